@@ -28,7 +28,6 @@ from autoplan.ir.randomness import is_random, random_operators
 from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 from autoplan.runtime.inference.forward import MICROBATCHES
 
-
 MIXTURE, KEEPS = "autoplan.experts", MappingProxyType({"keep": "keeps(self)"})
 """An operator that says itself what of it is computed again, and how it is told."""
 

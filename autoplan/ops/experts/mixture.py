@@ -11,18 +11,18 @@ are most of what a layer keeps: where memory is short they are computed again, f
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from autoplan.ops.experts.activation import activation_function, value_and_gradients
+from autoplan.ops.experts.gradient import Plain, register_gradient
 from autoplan.ops.experts.grouped import Inside, Weights, backward, cast, forward, kept_like
 
 OPERANDS = "Tensor hidden, Tensor index, Tensor scores, Tensor[] first, Tensor down, Tensor[] biases"
-SETTINGS = "str activation, bool transposed"
-SCHEMA = f"({OPERANDS}, {SETTINGS}, bool complete, bool keep) -> (Tensor, Tensor[])"
-BACKWARD = f"(Tensor gradient, {OPERANDS}, Tensor[] kept, {SETTINGS}, bool complete) -> Tensor[]"
+SETTINGS = "str activation, bool transposed, bool complete, bool keep"
+SCHEMA = f"({OPERANDS}, {SETTINGS}) -> (Tensor, Tensor[])"
+BACKWARD = f"(Tensor gradient, {OPERANDS}, Tensor[] kept, {SETTINGS}) -> Tensor[]"
 
 
 def experts(
@@ -40,8 +40,11 @@ def experts(
     """
     lead, choices = hidden.shape[:-1], index.shape[-1]
     flat = (hidden.reshape(-1, hidden.shape[-1]), index.reshape(-1, choices), scores.reshape(-1, choices))
-    weights = (list(first), down, list(biases))
-    result, _ = torch.ops.autoplan.experts(*flat, *weights, activation, transposed, complete, keep)
+    settings = (activation, transposed, complete, keep)
+    if torch.compiler.is_compiling():
+        result, _ = torch.ops.autoplan.experts(*flat, list(first), down, list(biases), *settings)
+    else:
+        result = Plain.apply(run, run_back, settings, len(first), *flat, down, *first, *biases)
     return result.reshape(*lead, result.shape[-1])
 
 
@@ -69,8 +72,7 @@ def run_backward(
     return backward(gradient, hidden, inside, weights, through, shape)
 
 
-@torch.library.custom_op("autoplan::experts", mutates_args=(), schema=SCHEMA)
-def _experts(
+def run(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
     activation: str, transposed: bool, complete: bool, keep: bool,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
@@ -78,6 +80,23 @@ def _experts(
     weights = Weights(first, down, biases, transposed)
     result, inside = run_forward(hidden, index, scores, weights, activation, index.numel() if complete else None)
     return result, inside.kept if keep else []
+
+
+def run_back(
+    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
+    biases: Sequence[Tensor], kept: Sequence[Tensor], activation: str, transposed: bool, complete: bool, keep: bool,
+) -> list[Tensor]:  # fmt: skip
+    weights = Weights(first, down, biases, transposed)
+    if kept:
+        inside = Inside.again(kept, hidden, weights)
+    else:
+        inside = Inside.of(hidden, index, scores, weights, index.numel() if complete else None)
+    return run_backward(gradient, hidden, inside, weights, activation, index.shape)
+
+
+_experts = torch.library.custom_op("autoplan::experts", run, mutates_args=(), schema=SCHEMA)
+_backward = torch.library.custom_op("autoplan::experts_backward", run_back, mutates_args=(), schema=BACKWARD)
+register_gradient(_experts, torch.ops.autoplan.experts_backward)
 
 
 @_experts.register_fake
@@ -90,42 +109,9 @@ def _(
     return hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1]), kept
 
 
-@torch.library.custom_op("autoplan::experts_backward", mutates_args=(), schema=BACKWARD)
-def _backward(
-    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], kept: Sequence[Tensor], activation: str, transposed: bool, complete: bool,
-) -> list[Tensor]:  # fmt: skip
-    weights = Weights(first, down, biases, transposed)
-    if kept:
-        inside = Inside.again(kept, hidden, weights)
-    else:
-        inside = Inside.of(hidden, index, scores, weights, index.numel() if complete else None)
-    return run_backward(gradient, hidden, inside, weights, activation, index.shape)
-
-
 @_backward.register_fake
 def _(
     gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], kept: Sequence[Tensor], activation: str, transposed: bool, complete: bool,
+    biases: Sequence[Tensor], *_: object,
 ) -> list[Tensor]:  # fmt: skip
     return [torch.empty_like(t) for t in (hidden, scores, down, *first, *biases)]
-
-
-def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, list[Tensor]]) -> None:
-    hidden, index, scores, first, down, biases, *ctx.settings, _ = inputs
-    ctx.first, ctx.biases = len(first), len(biases)
-    ctx.mark_non_differentiable(*output[1])
-    ctx.set_materialize_grads(False)  # of what is kept there are none
-    ctx.save_for_backward(hidden, index, scores, down, *first, *biases, *output[1])
-
-
-def _gradients(ctx: Any, gradient: Tensor, _: Any) -> tuple:
-    hidden, index, scores, down, *rest = ctx.saved_tensors
-    first, biases, kept = rest[: ctx.first], rest[ctx.first :][: ctx.biases], rest[ctx.first + ctx.biases :]
-    d_hidden, d_scores, d_down, *found = torch.ops.autoplan.experts_backward(
-        gradient, hidden, index, scores, first, down, biases, kept, *ctx.settings
-    )
-    return d_hidden, None, d_scores, found[: ctx.first], d_down, found[ctx.first :], None, None, None, None
-
-
-_experts.register_autograd(_gradients, setup_context=_keep)

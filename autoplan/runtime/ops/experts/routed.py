@@ -1,26 +1,24 @@
 """A mixture's experts split over ranks that each have some of the tokens, which travel by all-to-all.
 
-One operator of torch.library for each direction, so that a compiler takes a block whole although sizes inside depend on
-values. The backward keeps which tokens went where, what arrived, and the first products, so that it sends gradients
-alone. Where memory is short it keeps its own tokens, indices and scores instead, and sends the tokens again.
+One operator of torch.library for each direction where a compiler runs, so that it takes a block whole although sizes
+inside depend on values. The backward keeps which tokens went where, what arrived, and the first products, so that it
+sends gradients alone. Where memory is short it keeps its own tokens, indices and scores, and sends these again.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from autoplan.ops.experts.gradient import Plain, register_gradient
 from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
 from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, run_backward, run_forward
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.experts.routing import Journey, Message, Peers, as_bits, from_bits
 
 PEERS = "str group, int size, int rank, int[] places"
-SCHEMA = f"({OPERANDS}, {SETTINGS}, bool keep, {PEERS}) -> (Tensor, Tensor, Tensor, Tensor[])"
-BACKWARD = (
-    f"(Tensor gradient, {OPERANDS}, Tensor tokens, Tensor counts, Tensor[] kept, {SETTINGS}, {PEERS}) -> Tensor[]"
-)
+SCHEMA = f"({OPERANDS}, {SETTINGS}, {PEERS}) -> (Tensor, Tensor[])"
+BACKWARD = f"(Tensor gradient, {OPERANDS}, Tensor[] kept, {SETTINGS}, {PEERS}) -> Tensor[]"
 
 
 def routed_experts(
@@ -37,9 +35,11 @@ def routed_experts(
     lead, choices = hidden.shape[:-1], index.shape[-1]
     flat = (hidden.reshape(-1, hidden.shape[-1]), index.reshape(-1, choices), scores.reshape(-1, choices))
     peers = (axis.group.group_name, axis.size, axis.rank, list(axis.places))
-    result, *_ = torch.ops.autoplan.routed_experts(
-        *flat, list(first), down, list(biases), activation, transposed, keep, *peers
-    )
+    settings = (activation, transposed, complete, keep, *peers)
+    if torch.compiler.is_compiling():
+        result, _ = torch.ops.autoplan.routed_experts(*flat, list(first), down, list(biases), *settings)
+    else:
+        result = Plain.apply(run, run_back, settings, len(first), *flat, down, *first, *biases)
     return result.reshape(*lead, result.shape[-1])
 
 
@@ -53,12 +53,13 @@ def own_index(message: Message, rank: int, here: int) -> Tensor:
     return message.index - rank * here
 
 
-@torch.library.custom_op("autoplan::routed_experts", mutates_args=(), schema=SCHEMA)
-def _routed(
+def run(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, keep: bool, group: str, size: int, rank: int, places: Sequence[int],
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
-    """The result; the tokens that went, and what went and came (``Journey``); what arrived and ``Inside.kept``."""
+    activation: str, transposed: bool, complete: bool, keep: bool, group: str, size: int, rank: int,
+    places: Sequence[int],
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """The result; and the tokens that went, what went and came (``Journey``), what arrived, and ``Inside.kept``, the
+    latter two where they are kept."""
     here, weights = down.shape[0], Weights(first, down, biases, transposed)
     journey = Journey.of(index, here, Peers(group, size, rank, tuple(places)))
     wide = wider(scores, hidden)
@@ -67,36 +68,17 @@ def _routed(
     own = own_index(message, rank, here)
     rows, inside = run_forward(message.rows, own, message.scores, weights, activation, journey.choices)
     result = journey.added(journey.back(rows), hidden.shape[0])
-    return result, journey.tokens, torch.tensor(journey.counts), [arrived, *inside.kept] if keep else []
+    return result, [journey.tokens, torch.tensor(journey.counts), *([arrived, *inside.kept] if keep else [])]
 
 
-@_routed.register_fake
-def _(
-    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, keep: bool, group: str, size: int, rank: int, places: Sequence[int],
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
-    context, weights = torch.library.get_ctx(), Weights(first, down, biases, transposed)
-    result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
-    tokens = index.new_empty(context.new_dynamic_size(), dtype=torch.int64)
-    counts = torch.empty(2, size, 2, dtype=torch.int64, device="cpu")
-    if not keep:
-        return result, tokens, counts, []
-    parts = Message.parts(wider(scores, hidden), index, hidden)
-    arrived = hidden.new_empty(context.new_dynamic_size(), sum(part.shape[1] for part in parts))
-    rows, small = context.new_dynamic_size(), index.to(torch.int32)
-    kept = kept_like(rows, hidden, small, wider(scores, hidden), weights, complete=True)
-    return result, tokens, counts, [arrived, *kept]
-
-
-@torch.library.custom_op("autoplan::routed_experts_backward", mutates_args=(), schema=BACKWARD)
-def _backward(
+def run_back(
     gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], tokens: Tensor, counts: Tensor, kept: Sequence[Tensor], activation: str,
-    transposed: bool, group: str, size: int, rank: int, places: Sequence[int],
+    biases: Sequence[Tensor], kept: Sequence[Tensor], activation: str, transposed: bool, complete: bool, keep: bool,
+    group: str, size: int, rank: int, places: Sequence[int],
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of hidden, scores, down, each of first, each of biases; each of a token's scores got its gradient on
-    one rank, and zeros on the others."""
+    """Each of a token's scores got its gradient on one rank, and zeros on the others."""
     here, weights, choices = down.shape[0], Weights(first, down, biases, transposed), index.shape[1]
+    tokens, counts, *kept = kept
     journey = Journey.again(tokens, counts.tolist(), Peers(group, size, rank, tuple(places)))
     wide, gradients = wider(scores, hidden), journey.send(gradient)
     arrived = kept[0] if kept else journey.send(*Message.parts(wide, index, hidden))
@@ -127,34 +109,31 @@ def arrivals(
     return d_hidden, cast(d_scores, scores.dtype)
 
 
+_routed = torch.library.custom_op("autoplan::routed_experts", run, mutates_args=(), schema=SCHEMA)
+_backward = torch.library.custom_op("autoplan::routed_experts_backward", run_back, mutates_args=(), schema=BACKWARD)
+register_gradient(_routed, torch.ops.autoplan.routed_experts_backward)
+
+
+@_routed.register_fake
+def _(
+    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
+    activation: str, transposed: bool, complete: bool, keep: bool, group: str, size: int, rank: int,
+    places: Sequence[int],
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    context, weights, wide = torch.library.get_ctx(), Weights(first, down, biases, transposed), wider(scores, hidden)
+    result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
+    tokens = index.new_empty(context.new_dynamic_size(), dtype=torch.int64)
+    kept = [tokens, torch.empty(2, size, 2, dtype=torch.int64, device="cpu")]
+    if keep:
+        width = sum(part.shape[1] for part in Message.parts(wide, index, hidden))
+        kept.append(hidden.new_empty(context.new_dynamic_size(), width))
+        kept += kept_like(context.new_dynamic_size(), hidden, index.to(torch.int32), wide, weights, complete=True)
+    return result, kept
+
+
 @_backward.register_fake
 def _(
     gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], tokens: Tensor, counts: Tensor, kept: Sequence[Tensor], activation: str,
-    transposed: bool, group: str, size: int, rank: int, places: Sequence[int],
+    biases: Sequence[Tensor], *_: object,
 ) -> list[Tensor]:  # fmt: skip
     return [torch.empty_like(t) for t in (hidden, scores, down, *first, *biases)]
-
-
-def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor, list[Tensor]]) -> None:
-    hidden, index, scores, first, down, biases, activation, transposed, _, *peers = inputs
-    _, tokens, counts, kept = output
-    ctx.settings, ctx.peers = (activation, transposed), peers
-    ctx.first, ctx.biases = len(first), len(biases)
-    ctx.mark_non_differentiable(tokens, counts, *kept)
-    ctx.set_materialize_grads(False)  # of what is kept there are none
-    ctx.save_for_backward(hidden, index, scores, tokens, counts, down, *first, *biases, *kept)
-
-
-def _gradients(ctx: Any, gradient: Tensor, *_: Any) -> tuple:
-    hidden, index, scores, tokens, counts, down, *rest = ctx.saved_tensors
-    first, biases, kept = rest[: ctx.first], rest[ctx.first :][: ctx.biases], rest[ctx.first + ctx.biases :]
-    d_hidden, d_scores, d_down, *found = torch.ops.autoplan.routed_experts_backward(
-        gradient, hidden, index, scores, first, down, biases, tokens, counts, kept, *ctx.settings, *ctx.peers
-    )
-    *peers, places = ctx.peers
-    nothing = [None, None, None, *(None for _ in peers), [None for _ in places]]
-    return d_hidden, None, d_scores, found[: ctx.first], d_down, found[ctx.first :], *nothing
-
-
-_routed.register_autograd(_gradients, setup_context=_keep)
