@@ -90,23 +90,10 @@ def run_back(
         inside = Inside.of(message.rows, own, message.scores, weights, journey.choices)
     shape = (arrived.shape[0], choices)
     d_rows, d_scores, *rest = run_backward(gradients, message.rows, inside, weights, activation, shape)
-    back = journey.back(torch.cat([as_bits(d_scores, d_rows.dtype), d_rows], 1))
-    return [*arrivals(journey, back, hidden, scores, wide.dtype), *rest]
-
-
-def arrivals(
-    journey: Journey, back: Tensor, hidden: Tensor, scores: Tensor, wide: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Gradients of tokens and scores from the rows that are back: the scores' bits, of dtype ``wide``, before the
-    tokens'. Added up at once where both are of one dtype."""
-    tokens, width = hidden.shape[0], back.shape[1] - hidden.shape[1]
-    if wide == back.dtype:
-        total = journey.added(back, tokens)
-        d_scores, d_hidden = total[:, :width].clone(), total[:, width:]
-    else:
-        ours, others = back.split([width, hidden.shape[1]], 1)
-        d_scores, d_hidden = journey.added(from_bits(ours, wide), tokens), journey.added(others, tokens)
-    return d_hidden, cast(d_scores, scores.dtype)
+    bits = as_bits(d_scores, d_rows.dtype)
+    there, back = journey.back(torch.cat([bits, d_rows], 1)).split([bits.shape[1], d_rows.shape[1]], 1)
+    d_scores, d_hidden = (journey.added(part, hidden.shape[0]) for part in (from_bits(there, wide.dtype), back))
+    return [d_hidden, cast(d_scores, scores.dtype), *rest]
 
 
 _routed = torch.library.custom_op("autoplan::routed_experts", run, mutates_args=(), schema=SCHEMA)

@@ -68,7 +68,7 @@ class Journey:
         even = [[even_rows(index, experts, peers.size), index.numel() // peers.size]] * peers.size
         counts = host.read(both, lambda: [even] * 2)
         there = sum(rows for rows, _ in counts[0])
-        tokens = torch.nonzero_static(goes, size=there)[:, 1]  # as many as were counted: no second wait
+        tokens = torch.nonzero_static(goes, size=there)[:, 1].contiguous()  # as many as were counted: no second wait
         return Journey.again(tokens, counts, peers)
 
     @staticmethod
