@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from autoplan.ops.experts.gradient import Plain, register_gradient
 from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
 from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, run_backward, run_forward
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.ops.experts.routing import Journey, Message, Peers, as_bits, from_bits
+from autoplan.runtime.ops.experts.routing import Journey, Message, Peers, as_bits, even_rows, from_bits
 
 PEERS = "str group, int size, int rank, int[] places"
 SCHEMA = f"({OPERANDS}, {SETTINGS}, {PEERS}) -> (Tensor, Tensor[])"
@@ -107,15 +108,25 @@ def _(
     activation: str, transposed: bool, complete: bool, keep: bool, group: str, size: int, rank: int,
     places: Sequence[int],
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-    context, weights, wide = torch.library.get_ctx(), Weights(first, down, biases, transposed), wider(scores, hidden)
+    weights, wide = Weights(first, down, biases, transposed), wider(scores, hidden)
     result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
-    tokens = index.new_empty(context.new_dynamic_size(), dtype=torch.int64)
+    even = size * even_rows(index, down.shape[0], size)
+    tokens = index.new_empty(counted(even), dtype=torch.int64)
     kept = [tokens, torch.empty(2, size, 2, dtype=torch.int64, device="cpu")]
     if keep:
         width = sum(part.shape[1] for part in Message.parts(wide, index, hidden))
-        kept.append(hidden.new_empty(context.new_dynamic_size(), width))
-        kept += kept_like(context.new_dynamic_size(), hidden, index.to(torch.int32), wide, weights, complete=True)
+        kept.append(hidden.new_empty(counted(even), width))
+        rows = counted(index.numel() // size * size)
+        kept += kept_like(rows, hidden, index.to(torch.int32), wide, weights, complete=True)
     return result, kept
+
+
+def counted(even: int) -> int | torch.SymInt:
+    """A size that is known once tokens are counted; in a rehearsal, which has no values, that of even choices."""
+    try:
+        return torch.library.get_ctx().new_dynamic_size()
+    except DynamicOutputShapeException:
+        return even
 
 
 @_backward.register_fake
