@@ -28,6 +28,9 @@ from autoplan.ir.randomness import is_random, random_operators
 from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 from autoplan.runtime.inference.forward import MICROBATCHES
 
+MIXTURE, KEEPS = "autoplan.experts", MappingProxyType({"keep": "keeps(self)"})
+"""An operator that says itself what of it is computed again, and how it is told."""
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -81,6 +84,8 @@ def emit_body(
             lines += emit_column(shared.column[name], scope, indent)
         elif name in shared.elsewhere:
             continue
+        elif name in again and isinstance(statement, Compute) and statement.op == MIXTURE:
+            lines.append(emit_compute(statement, scope, indent, KEEPS))
         elif name in again:
             lines.append(emit_again(statement, scope, indent, name in shared.gathered))
         elif isinstance(statement, Move):
@@ -123,14 +128,17 @@ def emit_again(statement: Statement, scope: Scope, indent: int, gathered: bool =
     return commented(code, "; ".join(s for s in said if s), indent)
 
 
-def emit_compute(compute: Compute, scope: Scope, indent: int) -> str:
-    code = f"{scope(compute.value.name)} = {expression(compute, scope)}"
+def emit_compute(
+    compute: Compute, scope: Scope, indent: int, further: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """``further``: arguments by name, as source."""
+    code = f"{scope(compute.value.name)} = {expression(compute, scope, further)}"
     return commented(code, scope.comment(compute.value), indent)
 
 
-def expression(compute: Compute, scope: Scope) -> str:
+def expression(compute: Compute, scope: Scope, further: Mapping[str, str] = MappingProxyType({})) -> str:
     args = [scope.literal(a) for a in compute.args]
-    kwargs = {key: scope.literal(value) for key, value in compute.kwargs}
+    kwargs = {**{key: scope.literal(value) for key, value in compute.kwargs}, **further}
     operands = compute.reads
     rank = scope.ranks[operands[0]] if operands else 0
     if is_random(compute):

@@ -69,7 +69,7 @@ class ColumnProducts:
         else:
             given = [name_of(self.move.source), *([name_of(self.move.value.name)] if self.has_line else [])]
             given += [weights, *(map(repr, self.move.collectives[0].dims)), axis]
-            given += ["recomputes(self)"] if self.again else []
+            given += ["keeps(self)"] if self.again else []
         if any(self.biases):
             given.append(f"biases={tuple_of('None' if bias is None else name_of(bias) for bias in self.biases)}")
         if self.products[0].op == "aten.matmul.default":

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 from autoplan.cost.operators.operator_seconds import Operator, operators_of, travel_of
 from autoplan.emit.source import size_text
+from autoplan.ir.choice import BlockChoice
+from autoplan.ir.graph import Node
 from autoplan.ir.mesh import OPERATOR_AXES
 from autoplan.ir.record import PlanRecord
+from autoplan.options import Inference
 from autoplan.report.words import wide_axes
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
@@ -20,7 +23,8 @@ def experts_notes(record: PlanRecord) -> list[str]:
         strategies, operators = dict(choice.strategies), operators_of(block, fuses=record.training.compile)
         for node in block.nodes:
             if node.op == OP:
-                found.setdefault(text_of(record, operators[node.name], strategies[node.name]), []).append(block.name)
+                text = text_of(record, operators[node.name], strategies[node.name]) + kept_text(record, choice, node)
+                found.setdefault(text, []).append(block.name)
     return [f"Experts of {', '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
 
 
@@ -32,6 +36,16 @@ def text_of(record: PlanRecord, operator: Operator, strategy: Strategy) -> str:
     if each:
         parts.append(f"the inner dim of each is split over {sizes(record, each)}, partial sums are added up")
     return f"{'; '.join(parts)}." if parts else "every rank has all of them for its own tokens."
+
+
+def kept_text(record: PlanRecord, choice: BlockChoice, node: Node) -> str:
+    """Whether a mixture's first products are kept, of a plan that trains."""
+    if isinstance(record.training, Inference):
+        return ""
+    selects = any(s.selective for s in record.chosen.stages) and record.chosen.parallelism.offload != "activations"
+    if selects and node.name in dict(choice.again):
+        return " Where a block recomputes selectively, its first products are computed again in the backward."
+    return " Its first products are kept for the backward, unless a block recomputes in full."
 
 
 def split_text(record: PlanRecord, operator: Operator, strategy: Strategy, over: Sequence[str]) -> str:

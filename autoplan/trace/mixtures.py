@@ -126,8 +126,8 @@ def experts_forward(
     biases: list[torch.Tensor] = []
     if module.has_bias:
         biases = list((module.gate_up_proj_bias if module.has_gate else module.up_proj_bias).chunk(apart, dim=1))
-    settings = (module._autoplan_activation, bool(module.is_transposed))
-    result = torch.ops.autoplan.experts(hidden, index, scores, first, module.down_proj, biases, *settings)
+    settings = (module._autoplan_activation, bool(module.is_transposed), False, False)
+    result, _ = torch.ops.autoplan.experts(hidden, index, scores, first, module.down_proj, biases, *settings)
     if module.has_bias:
         spread = scores.new_zeros(*scores.shape[:-1], module.down_proj.shape[0]).scatter_add(-1, index, scores)
         result = result + (spread.to(hidden.dtype) @ module.down_proj_bias)

@@ -15,12 +15,16 @@ from tests.bench.pairs.table import above, pairs_table
 from tests.support.sampling import sampled
 
 LLAMA = [case for case in CASES if not CASES[case].compiled and case != "Megatron's layer"]
+MODELS = [*((case, "Llama") for case in LLAMA if "Llama" in CASES[case].models), ("DDP, no_sync", "Mixtral")]
 CELLS = sampled(
-    [(case, "Llama", precision) for case in LLAMA if "Llama" in CASES[case].models for precision in PRECISIONS],
-    [("fully_shard, ZeRO-3", "Llama", "bf16-mixed"), ("pipelining, interleaved", "Llama", "bf16-mixed")],
-)
+    [(*pair, precision) for pair in MODELS for precision in PRECISIONS],
+    [
+        ("fully_shard, ZeRO-3", "Llama", "bf16-mixed"), ("pipelining, interleaved", "Llama", "bf16-mixed"),
+        ("DDP, no_sync", "Mixtral", "bf16-mixed"),
+    ],
+)  # fmt: skip
 CALLS, SAVED = 1.04, 1.005  # what is done once a step, and the batch's microbatches, weigh more in a small model
-FEWER = [("DDP, no_sync", "Mixtral", 0.5), ("fully_shard, ZeRO-1", "GPT-2, dropout", 0.6)]
+FEWER = [("DDP, no_sync", "Mixtral", 0.7), ("fully_shard, ZeRO-1", "GPT-2, dropout", 0.6)]
 
 
 @pytest.mark.parametrize(("case", "model", "precision"), CELLS)
@@ -36,7 +40,7 @@ def test_the_program_is_as_lean_as_by_hand(case: str, model: str, precision: str
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "model", "share"), FEWER)
 def test_the_program_keeps_much_less(case: str, model: str, share: float) -> None:
-    """A mixture's products are computed again, masks are hashed again."""
+    """Of a mixture its products are kept and not its activations, masks are hashed again."""
     row = contest(case, model, "fp32", SMALL, 0)
     assert row.saved[0] <= share * row.saved[1]
     assert row.losses[0] == pytest.approx(row.losses[1], abs=2e-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,10 +20,12 @@ from autoplan.models.inputs import hf_inputs
 from autoplan.ops.experts import experts
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.ops.experts.routed import routed_experts
+from autoplan.runtime.ops.experts.routing import Message
 from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
 from tests.equality.test_experts_equality import deepseek_v3
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import slow
 
 RANKS, EXPERTS, CHOICES, TOKENS, HIDDEN, INNER = 4, 8, 2, 16, 16, 8
 SWIGLU = "mul(silu(gate), up)"
@@ -43,7 +46,7 @@ def operands(dtype: torch.dtype, chosen: str) -> tuple[Tensor, Tensor, Tensor, l
     return leaf(TOKENS, HIDDEN), index, leaf(TOKENS, CHOICES), weights
 
 
-def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts) -> float:
+def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool) -> float:
     """How far this rank's results and gradients are from those of one device that has all tokens and experts."""
     (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
     hidden, index, scores, weights = operands(dtype, chosen)
@@ -53,22 +56,60 @@ def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts) 
     mine, held = slice(cuts[rank], cuts[rank + 1]), slice(rank * EXPERTS // size, (rank + 1) * EXPERTS // size)
     tokens, share = (x.detach()[mine].requires_grad_() for x in (hidden, scores))
     own = [weight.detach()[held].requires_grad_() for weight in weights]
-    result = routed_experts(tokens, index[mine], share, own[:2], own[2], [], SWIGLU, False, axes=(axis,))
+    result = routed_experts(tokens, index[mine], share, own[:2], own[2], [], SWIGLU, False, keep=keep, axes=(axis,))
     found = torch.autograd.grad(result, [tokens, share, *own], gradient[mine])
     pairs = [(result, whole[mine]), *zip(found, (w[mine] for w in wanted[:2]), strict=False)]
     pairs += zip(found[2:], (w[held] for w in wanted[2:]), strict=True)
     return max(float((one - other).detach().abs().sum()) for one, other in pairs)
 
 
-@pytest.mark.parametrize(("dtype", "chosen", "cuts"), [
-    (torch.float64, "any", EVEN), (torch.float64, "two", EVEN), (torch.float64, "any", (0, 0, 5, 9, 16)),
-    (torch.float32, "two", (0, 0, 5, 9, 16)),
+@pytest.mark.parametrize(("dtype", "chosen", "cuts", "keep"), [
+    (torch.float64, "any", EVEN, True), (torch.float64, "two", EVEN, False),
+    (torch.float64, "any", (0, 0, 5, 9, 16), False), (torch.float32, "two", (0, 0, 5, 9, 16), True),
 ])  # fmt: skip
-def test_tokens_meet_their_experts_wherever_these_are(dtype: torch.dtype, chosen: str, cuts: Cuts) -> None:
-    """Ranks that nobody sends anything, a rank that has no token, both."""
+def test_tokens_meet_their_experts_wherever_these_are(
+    dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool
+) -> None:
+    """Ranks that nobody sends anything, a rank that has no token, both; first products kept, or computed again."""
     with RankPool(RANKS, timeout_s=120) as pool:
-        errors = pool.run(farthest, dtype, chosen, cuts)
+        errors = pool.run(farthest, dtype, chosen, cuts, keep)
     assert max(errors) < (1e-10 if dtype == torch.float64 else 1e-3)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+@pytest.mark.parametrize(("dtype", "scores", "width"), [
+    (torch.bfloat16, torch.float32, 7), (torch.bfloat16, torch.float32, 8), (torch.bfloat16, torch.bfloat16, 8),
+    (torch.float32, torch.float32, 3), (torch.float64, torch.float64, 3), (torch.float32, torch.float64, 3),
+])  # fmt: skip
+def test_what_crosses_is_read_as_it_was(
+    rows: int, dtype: torch.dtype, scores: torch.dtype, width: int
+) -> None:
+    """Bit by bit, also where a row of one dtype doesn't begin where another's may."""
+    hidden, weights = torch.randn(rows, width, dtype=dtype), torch.rand(rows, 3, dtype=scores)
+    index = torch.randint(1000, (rows, 3)) - 500
+    found = Message.read(torch.cat(Message.parts(weights, index, hidden), 1), 3, scores)
+    assert torch.equal(found.rows, hidden) and torch.equal(found.scores, weights) and torch.equal(found.index, index)
+
+
+def test_a_mixture_is_computed_again_where_memory_is_short_and_the_report_says_which(tmp_path: Path) -> None:
+    """Kept where nothing is recomputed. Under a limit that admits less, products run again and tokens travel again."""
+    batch = {name: torch.zeros(8, 64, dtype=torch.int64) for name in ("input_ids", "labels")}
+    config = MixtralConfig(
+        hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=2,
+        num_local_experts=4, vocab_size=128, use_cache=False,
+    )  # fmt: skip
+    found = {}
+    for recompute in ("none", "selective"):
+        pins = Parallelism(dp=2, tp=1, pp=1, ep=2, micro_batch=4, recompute=recompute)
+        plan = parallelize_alone(MixtralForCausalLM(config), "1x2 cpu", batch, parallelism=pins)
+        program = (plan.export(tmp_path / recompute) / "program.py").read_text()
+        found[recompute] = plan, program, " ".join(plan.report(verbose=True).split())
+    (kept, source, told), (again, dropping, told_again) = found.values()
+    assert "keeps(self)" not in source and "first products are kept for the backward" in told
+    assert "keep=keeps(self)" in dropping and "first products are computed again" in told_again
+    assert kept.predicted.peak_bytes[0].activations > 1.3 * again.predicted.peak_bytes[0].activations
+    assert kept.predicted.step_time_s < again.predicted.step_time_s
+    assert again.verify().passed
 
 
 def test_how_likely_a_rank_is_reached_is_the_share_of_choices_that_reach_it() -> None:
@@ -158,13 +199,14 @@ def test_the_cheaper_of_the_two_ways_is_taken_and_told(
 
 
 @pytest.mark.usefixtures("compiler")
-def test_a_compiler_takes_tokens_that_travel_whole() -> None:
-    """No graph break: what differs from step to step is inside one operator."""
+@pytest.mark.parametrize("backend", ["aot_eager", slow("inductor")])
+def test_a_compiler_takes_tokens_that_travel_whole(backend: str) -> None:
+    """No graph break: what differs from step to step is inside one operator, and of what it keeps the sizes are."""
     with RankPool(2, timeout_s=240) as pool:
-        assert pool.run(compiled_error) == [0.0, 0.0]
+        assert pool.run(compiled_error, backend) == [0.0, 0.0]
 
 
-def compiled_error(rank: int, size: int) -> float:
+def compiled_error(rank: int, size: int, backend: str) -> float:
     (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
     hidden, index, scores, weights = operands(torch.float64, "any")
     own = [weight.detach()[rank * 4 : rank * 4 + 4].requires_grad_() for weight in weights]
@@ -174,6 +216,6 @@ def compiled_error(rank: int, size: int) -> float:
 
     plain, compiled = (
         torch.autograd.grad(f(hidden, scores).sum(), [hidden, scores, *own])
-        for f in (run, torch.compile(run, backend="aot_eager", fullgraph=True))
+        for f in (run, torch.compile(run, backend=backend, fullgraph=True))
     )
     return max(float((one - other).abs().max()) for one, other in zip(plain, compiled, strict=True))

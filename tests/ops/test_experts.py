@@ -30,7 +30,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 import autoplan
 from autoplan.ir.graph import Model
 from autoplan.ops.experts import activation_function, experts
-from autoplan.ops.experts.grouped import serves
+from autoplan.ops.experts.grouped import Inside, Weights, serves
 from autoplan.ops.experts.mixture import run_backward, run_forward
 from autoplan.trace.mixtures import activation_of
 from autoplan.trace.pipeline import trace
@@ -113,18 +113,27 @@ def test_choices_that_are_counted_alone_have_rows(some: bool, biased: bool) -> N
     biases = [torch.randn(4, 12, generator=random) for _ in first] if biased else []
     assert serves(hidden, [*first, down])
     count = int(((index >= 0) & (index < 4)).sum())
-    operands = (hidden, index, scores, first, down, biases, SWIGLU, False)
-    pairs = [(run_forward(*operands, count), run_forward(*operands))]
-    pairs += zip(run_backward(gradient, *operands, count), run_backward(gradient, *operands), strict=True)
-    for one, other in pairs:
+    weights, found = Weights(first, down, biases, False), []
+    for known in (count, None):
+        result, inside = run_forward(hidden, index, scores, weights, SWIGLU, known)
+        assert inside.score.shape[0] == (index.numel() if known is None else count)
+        kept = Inside.again(inside.kept, hidden, weights)
+        found.append([result, *run_backward(gradient, hidden, kept, weights, SWIGLU, index.shape)])
+    for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
-@example(False, False, 1, 1, 4)  # no index names an expert
-@given(drawn.booleans(), drawn.booleans(), drawn.integers(1, 2), drawn.integers(1, 4), drawn.integers(0, 99))
-def test_the_operator_is_its_definition(transposed: bool, biased: bool, parts: int, choices: int, seed: int) -> None:
-    """In value and gradient; some indices name no expert, and one expert may be chosen twice."""
+@example(False, False, True, 1, 1, 4)  # no index names an expert
+@given(
+    drawn.booleans(), drawn.booleans(), drawn.booleans(), drawn.integers(1, 2), drawn.integers(1, 4),
+    drawn.integers(0, 99),
+)  # fmt: skip
+def test_the_operator_is_its_definition(
+    transposed: bool, biased: bool, keep: bool, parts: int, choices: int, seed: int
+) -> None:
+    """In value and gradient; some indices name no expert, and one expert may be chosen twice. Also where the first
+    products are computed again."""
     random = torch.Generator().manual_seed(seed)
 
     def leaf(*shape: int) -> Tensor:
@@ -135,7 +144,7 @@ def test_the_operator_is_its_definition(transposed: bool, biased: bool, parts: i
     biases = [leaf(4, 6) for _ in first] if biased else []
     text, gate = (SWIGLU, lambda g, u: F.silu(g) * u) if parts == 2 else ("relu(x)", F.relu)
     lying = [w.transpose(1, 2) for w in (*first, down)] if transposed else [*first, down]
-    got = experts(hidden, index, scores, lying[:-1], lying[-1], biases, text, transposed)
+    got = experts(hidden, index, scores, lying[:-1], lying[-1], biases, text, transposed, keep=keep)
     want = by_definition(hidden, index, scores, first, down, biases, gate)
     gradient = torch.randn(want.shape, dtype=torch.float64, generator=random)
     leaves = [hidden, scores, *first, down, *biases]
@@ -174,12 +183,33 @@ def test_grouped_products_are_the_products_one_by_one(parts: int, transposed: bo
         torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
 
 
-def test_the_operator_compiles_whole() -> None:
+@pytest.mark.parametrize(("complete", "keep"), [(False, True), (True, True), (True, False)])
+def test_the_operator_compiles_whole(complete: bool, keep: bool) -> None:
     operands = torch.randn(6, 8), torch.randint(4, (6, 2)), torch.rand(6, 2).requires_grad_()
-    weights = [torch.randn(4, 8, 8)] * 2, torch.randn(4, 8, 8), [], SWIGLU, False
+    weights = [torch.randn(4, 8, 8)] * 2, torch.randn(4, 8, 8), [], SWIGLU, False, complete, keep
     compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*operands, *weights), experts(*operands, *weights))
-    compiled(*operands, *weights).sum().backward()
+    found = (torch.autograd.grad(f(*operands, *weights).sum(), operands[2])[0] for f in (compiled, experts))
+    torch.testing.assert_close(*found)
+
+
+def test_first_products_are_kept_where_they_are_asked_for() -> None:
+    """Of 24 choices two products of 16 and a result of 8, scores and places; else no more than the operands."""
+    hidden, index, scores = torch.randn(12, 8), torch.randint(4, (12, 2)), torch.rand(12, 2)
+    weights = [torch.randn(4, 16, 8).requires_grad_() for _ in range(2)], torch.randn(4, 8, 16)
+    own = {t.untyped_storage().data_ptr() for t in (hidden, index, scores, *weights[0], weights[1])}
+
+    def kept_bytes(keep: bool) -> int:
+        kept: dict[int, int] = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: kept.update({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes()}) or x, lambda x: x
+        ):
+            experts(hidden, index, scores, *weights, [], SWIGLU, False, True, keep)
+        return sum(size for place, size in kept.items() if place not in own)
+
+    ends, places = 4 * 4, 2 * 8
+    assert kept_bytes(True) == ends + 24 * (4 * (2 * 16 + 8) + 4 + places)
+    assert kept_bytes(False) == 0
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "gate.data", "silu(down)", "system('ls')", "gate + up", "[gate]"])
@@ -222,6 +252,7 @@ def test_experts_are_one_operator(name: str) -> None:
     assert len(model.blocks) == (4 if name == "qwen3" else 3)
     nodes = [node for block in model.blocks for node in block.nodes if node.op == "autoplan.experts"]
     assert len(nodes) == 1 and nodes[0].args[6] == SWIGLU
+    assert nodes[0].args[8] is True, "a router chooses among all experts: each choice names one"
     gates = [p for p in model.parameters if "gate_up" in p.name]
     assert {(p.dim, p.type.shape) for p in gates} == {(1, (8, 48 if name == "mixtral" else 16, HIDDEN))}
 

@@ -44,7 +44,7 @@ def both_ways(rank: int, size: int, way: str, transposed: bool, compiled: bool) 
         if not gathers:
             return column_linear(x, weights, axis, biases=biases, transposed=transposed)
         if way != "gathered":
-            return regathered_linear(x, weights, 1, axis, way == "again", biases=biases, transposed=transposed)
+            return regathered_linear(x, weights, 1, axis, way != "again", biases=biases, transposed=transposed)
         return gathered_linear(x, all_gather(x, 1, axis), weights, 1, axis, biases=biases, transposed=transposed)
 
     def apart(x: Tensor, weights: list[Tensor], biases: list[Tensor | None]) -> tuple[Tensor, ...]:
@@ -90,7 +90,7 @@ def backward_order(rank: int, size: int, gathers: bool, again: bool = False) -> 
     axis = MeshAxis("tp", size, rank, distributed.group.WORLD)
     x, weights, _ = operands(rank, gathers, False)
     if again:
-        results = regathered_linear(x, weights, 1, axis, True)
+        results = regathered_linear(x, weights, 1, axis, False)
     elif gathers:
         results = gathered_linear(x, all_gather(x, 1, axis), weights, 1, axis)
     else:
@@ -124,7 +124,7 @@ def kept(rank: int, size: int, again: bool, compiled: bool) -> int:
     x, weights, _ = operands(rank, True, False)
 
     def rows(x: Tensor) -> Tensor:
-        return sum(r.sum() for r in regathered_linear(x * 2, weights, 1, axis, again))  # type: ignore[return-value]
+        return sum(r.sum() for r in regathered_linear(x * 2, weights, 1, axis, not again))  # type: ignore[return-value]
 
     def packed(tensor: Tensor) -> Tensor:
         sizes.append(tensor.numel() if tensor.numel() % (ROWS * WIDTH) == 0 else 0)

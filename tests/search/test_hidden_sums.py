@@ -69,7 +69,7 @@ def test_what_is_gathered_is_gathered_again_under_products_where_a_segment_recom
     source, decoder = source_of(found), program_of(found).blocks[1]
     gathered = {moved for moved, _ in decoder.hidden}
     assert len(gathered) == 2 and gathered <= set(decoder.again)
-    assert source.count("regathered_linear(") == 2 and source.count("recomputes(self)") == 2
+    assert source.count("regathered_linear(") == 2 and source.count("keeps(self)") == 2
     assert "again in a backward that recomputes" in source
     again = {c.where: c for c in found.chosen.predicted.collectives if c.kind == "all-gather" and c.hidden_s}
     assert len(again) == 2 and all(c.where.startswith(decoder.name) for c in again.values())

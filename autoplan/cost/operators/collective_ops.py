@@ -97,16 +97,16 @@ def ring(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective
 
 
 def routed(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
-    """Counts, tokens there and results back; backward gradients and tokens there, gradients back. The bytes are those
-    of the rank that receives most."""
+    """Counts, tokens there and results back; backward gradients there and back. The bytes are those of the rank that
+    receives most."""
     found, axes = travel_of(operator, strategy, mesh), tuple(a for a, s in strategy.axes if s.body == ROUTED)
     if found is None:
         return ()
     there, result, gradient, kind = found.there_bytes, found.result_bytes, found.gradient_bytes, "all-to-all"
     return (
         Collective(ROUTED, axes, (), kind, "", found.counts_bytes, 0),
-        Collective(ROUTED, axes, (), kind, kind, there, there + result),
-        Collective(ROUTED, axes, (), kind, kind, result, gradient),
+        Collective(ROUTED, axes, (), kind, kind, there, gradient),
+        Collective(ROUTED, axes, (), kind, kind, result, result),
     )
 
 

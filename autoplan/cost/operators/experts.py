@@ -21,6 +21,7 @@ from cost_models.hardware import Device
 
 CHOICE = "autoplan.top_indices"
 INDEX_BYTES, COUNT_BYTES = 4, 16  # of an index as it is sent, and of a member's two counts
+PLACE_BYTES = 8  # of a token's or a choice's number
 PASSES, ADDING = 4, 3  # over a message, written and read at either end; over rows that are added up
 
 
@@ -152,8 +153,16 @@ class Travel:
         return float(memory_bound_seconds(PASSES * self.there_bytes + ADDING * self.result_bytes, device))
 
     def backward_s(self, device: Device) -> float:
-        again = PASSES * (self.there_bytes + self.result_bytes)
-        return float(memory_bound_seconds(again + ADDING * self.gradient_bytes, device))
+        return float(memory_bound_seconds(PASSES * self.result_bytes + ADDING * self.gradient_bytes, device))
+
+    def again_s(self, device: Device) -> float:
+        """Of tokens that are sent again for the backward."""
+        return float(memory_bound_seconds(PASSES * self.there_bytes, device))
+
+    @property
+    def kept_bytes(self) -> int:
+        """What arrived, and which tokens went."""
+        return self.there_bytes + round(PLACE_BYTES * self.mean_rows)
 
 
 @dataclass(frozen=True)
@@ -196,16 +205,24 @@ class Grouped:
         return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
 
     def backward_s(self, dtype: str, device: Device) -> float:
-        """The first products and the activation again; then for each product the gradients of both operands, the
-        activation's (what it read and its result's gradient in, as many out), and rows gathered and added up."""
-        again_s = self.first * self.product_s(self.inner, self.hidden, dtype, device)
-        rows, experts = self.rows, self.experts
+        """For each product the gradients of both operands, the activation and its gradient (what it read and its
+        result's gradient in, as many out), and rows gathered and added up."""
+        products_s, rows, experts = 0.0, self.rows, self.experts
         for count, wide, deep in ((self.first, self.inner, self.hidden), (1, self.out, self.inner)):
             operand_s = matmul_seconds(rows, deep, wide, experts, dtype, device)
             weight_s = matmul_seconds(wide, deep, rows, experts, dtype, device)
-            again_s += count * float(operand_s + weight_s)
+            products_s += count * float(operand_s + weight_s)
         passes = (2 * self.hidden, (3 * self.first + 2) * self.inner, 2 * self.out, 3 * self.hidden)
-        return again_s + sum(self.streaming_s(width, dtype, device) for width in passes)
+        return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
+
+    def again_s(self, dtype: str, device: Device) -> float:
+        """Of the first products where the backward computes them again."""
+        return self.first * self.product_s(self.inner, self.hidden, dtype, device)
+
+    def kept_bytes(self, itemsize: int, score_bytes: int) -> float:
+        """The first products, what the experts give, each row's score, and where it came from."""
+        each = (self.first * self.inner + self.out) * itemsize + score_bytes + 2 * PLACE_BYTES
+        return self.rows * self.experts * each
 
     def product_s(self, wide: int, deep: int, dtype: str, device: Device) -> float:
         return float(matmul_seconds(self.rows, wide, deep, self.experts, dtype, device))

@@ -267,7 +267,17 @@ def ring_of(operator: Operator, strategy: Strategy, mesh: Mesh, fuses: bool) -> 
 
 
 def experts_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
-    """A mixture's experts over the tokens that reach the busiest rank; hidden [.., h], indices [.., k], first weights
+    """A mixture's experts over the tokens that reach the busiest rank."""
+    grouped, travel = grouped_of(operator, strategy, mesh)
+    dtype = operator.operands[0].dtype
+    forward_s, backward_s = grouped.forward_s(dtype, device), grouped.backward_s(dtype, device)
+    if travel is not None:
+        forward_s, backward_s = forward_s + travel.forward_s(device), backward_s + travel.backward_s(device)
+    return Cost(forward_s, backward_s, grouped.flops)
+
+
+def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grouped, Travel | None]:
+    """A mixture's experts on the busiest rank, and the way there; hidden [.., h], indices [.., k], first weights
     [e, f, h] each."""
     local, travel = local_factors(operator, strategy, mesh), travel_of(operator, strategy, mesh)
     (out,), tokens, here = operator.terms[-1][-1], tokens_of(operator, local), local["e"]
@@ -278,12 +288,7 @@ def experts_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Dev
     first = operator.node.args[3]
     assert isinstance(first, tuple)
     products = len(first) * local.get("pair", 1)
-    grouped = Grouped.of(chosen, here, local["h"], local["f"], local[out], products)
-    dtype = operator.operands[0].dtype
-    forward_s, backward_s = grouped.forward_s(dtype, device), grouped.backward_s(dtype, device)
-    if travel is not None:
-        forward_s, backward_s = forward_s + travel.forward_s(device), backward_s + travel.backward_s(device)
-    return Cost(forward_s, backward_s, grouped.flops)
+    return Grouped.of(chosen, here, local["h"], local["f"], local[out], products), travel
 
 
 def tokens_of(operator: Operator, local: Mapping[str, int]) -> int:

@@ -103,16 +103,23 @@ def value_and_gradients(text: str, names: tuple[str, ...]) -> Through:
 
 
 def read_expression(text: str, names: tuple[str, ...]) -> Expression:
-    expression = Expression({}, {}, ast.unparse(body := ast.parse(text, mode="eval").body))
-    read_node(body, names, expression)
+    source = " ".join(text.split()).encode()
+    body = ast.parse(source, mode="eval").body
+    expression = Expression({}, {}, spelling(body, source))
+    read_node(body, source, names, expression)
     if expression.result in expression.constants:
         raise ValueError(f"{text!r} is no call of a known function")
     return expression
 
 
-def read_node(node: ast.expr, names: tuple[str, ...], into: Expression) -> str:
+def spelling(node: ast.expr, source: bytes) -> str:
+    """A part of an expression as it stands in a line of text."""
+    return source[node.col_offset : node.end_col_offset].decode()
+
+
+def read_node(node: ast.expr, source: bytes, names: tuple[str, ...], into: Expression) -> str:
     """Adds a part of an expression; its text."""
-    text = ast.unparse(node)
+    text = spelling(node, source)
     match node:
         case ast.Name(id=name) if name in names:
             pass
@@ -121,8 +128,9 @@ def read_node(node: ast.expr, names: tuple[str, ...], into: Expression) -> str:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             into.constants[text] = -number
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in FUNCTIONS:
-            operands = tuple(read_node(arg, names, into) for arg in args)
-            into.calls[text] = Call(name, operands, {str(k.arg): read_node(k.value, names, into) for k in keywords})
+            operands = tuple(read_node(arg, source, names, into) for arg in args)
+            named = {str(k.arg): read_node(k.value, source, names, into) for k in keywords}
+            into.calls[text] = Call(name, operands, named)
         case _:
             raise ValueError(f"{text!r} is no call of a known function")
     return text

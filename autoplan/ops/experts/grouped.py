@@ -1,15 +1,21 @@
-"""All experts at once: rows in the order of their experts, products by torch's grouped matrix product.
+"""All experts at once: rows in the order of their experts, one product for all of them.
 
-Nothing waits for the device: counts stay there. Choices that name no expert stand last. Where it is known how many
-do name one, the others have no rows; else theirs lie behind the last group, where a grouped product writes nothing, and
+Products are torch's grouped ones where these serve, and nothing waits for the device: counts stay there. Else, as in
+float64, one expert's product follows another's. Choices that name no expert stand last. Where it is known how many do
+name one, the others have no rows; else theirs lie behind the last group, where a grouped product writes nothing, and
 what is read of them is masked. Sums over a token's choices are taken in the order of the choices, so that two runs give
 the same bits.
+
+The backward reads the first products, what the experts gave, and where each row came from. These are kept
+(``Inside.kept``); or the first products come of the tokens again, and the scores' gradients of the activation, so that
+what the experts gave isn't needed (``Inside.of``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -30,52 +36,92 @@ def serves(hidden: Tensor, weights: Sequence[Tensor]) -> bool:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """Of the experts at hand, as the operator has them.
+
+    first, biases  of the products before the activation: [experts, f, h] each, [experts, h, f] if ``transposed``;
+                   [experts, f] each, or none
+    down           [experts, o, f], or [experts, f, o]
+    """
+
+    first: Sequence[Tensor]
+    down: Tensor
+    biases: Sequence[Tensor]
+    transposed: bool
+
+    @property
+    def experts(self) -> int:
+        return self.down.shape[0]
+
+    def turned(self, weight: Tensor) -> Tensor:
+        """[experts, in, out]"""
+        return weight if self.transposed else weight.transpose(1, 2)
+
+    def back(self, weight: Tensor) -> Tensor:
+        """[experts, out, in]"""
+        return weight.transpose(1, 2) if self.transposed else weight
+
+
+@dataclass(frozen=True)
 class Routed:
     """Where each row of the experts' order comes from.
 
-    order    the choice, counted over all tokens, that stands in each row; ``tokens``: whose it is
-    expert   of each row; the number of experts, or more, where there is none
-    nobody   [rows, 1]: whether there is none; None where every row has one
-    ends     int32 [experts]: behind the last row of each
-    shape    of the indices: tokens, choices of each
+    order     the choice, counted over all tokens, that stands in each row; ``tokens``: whose it is
+    expert    of each row; the number of experts, or more, where there is none
+    ends      int32 [experts]: behind the last row of each
+    complete  whether every row has an expert
+    serves    whether grouped products do
     """
 
     order: Tensor
     tokens: Tensor
     expert: Tensor
-    nobody: Tensor | None
     ends: Tensor
-    shape: torch.Size
+    complete: bool
+    serves: bool
 
     @staticmethod
-    def of(index: Tensor, experts: int, count: int | None = None) -> Routed:
-        """``count``: how many of the choices name an expert, where that is known."""
+    def of(index: Tensor, experts: int, serves: bool, count: int | None = None) -> Routed:
+        """index [tokens, choices]; ``count``: how many of the choices name an expert, where that is known."""
         named = count == index.numel()
-        known = index if named else torch.where(index < 0, experts, index)
+        known = index if named else index & torch.iinfo(index.dtype).max  # what is negative becomes large
         expert, order = torch.sort(known.view(-1), stable=True)
-        if count is not None:
+        if count is not None and not named:
             expert, order = expert[:count], order[:count]
         ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True, out_int32=True)
-        nobody = (expert >= experts).unsqueeze(-1) if count is None else None
-        return Routed(order, order // index.shape[-1], expert, nobody, ends, index.shape)
+        return Routed(order, order // index.shape[-1], expert, ends, count is not None, serves)
 
     def masked(self, rows: Tensor) -> Tensor:
         """Zeros in place of rows without an expert, in the same memory."""
-        return rows if self.nobody is None else rows.masked_fill_(self.nobody, 0)
+        return rows if self.complete else rows.masked_fill_((self.expert >= self.ends.numel()).unsqueeze(-1), 0)
 
-    def back(self, rows: Tensor) -> Tensor:
-        """Rows in the order of the choices, [tokens, choices, width]; zeros where a choice has none."""
-        choices = self.shape.numel()
+    def back(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
+        """Rows in the order of the choices, [tokens, choices, width]; zeros where a choice has none.
+
+        shape  of the choices: (tokens, choices)
+        """
+        choices = shape[0] * shape[1]
         apart = (rows.new_empty if rows.shape[0] == choices else rows.new_zeros)(choices, rows.shape[-1])
-        return apart.index_copy_(0, self.order, rows).view(*self.shape, rows.shape[-1])
+        return apart.index_copy_(0, self.order, rows).view(*shape, rows.shape[-1])
+
+    def parts(self, rows: Tensor) -> list[Tensor]:
+        """Each expert's rows, and last those of none."""
+        return [rows[start:end] for start, end in pairwise([0, *self.ends.tolist(), rows.shape[0]])]
 
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
         """[rows, in] by [experts, in, out]."""
-        return F.grouped_mm(rows, weight, offs=self.ends)
+        if self.serves:
+            return F.grouped_mm(rows, weight, offs=self.ends)
+        *each, rest = self.parts(rows)
+        products = [part @ of for part, of in zip(each, weight.unbind(), strict=True)]
+        return torch.cat([*products, rest.new_zeros(rest.shape[0], weight.shape[2])])
 
     def outer(self, left: Tensor, right: Tensor) -> Tensor:
         """leftᵀ · right over each expert's rows: [experts, left's width, right's]."""
-        return F.grouped_mm(left.t(), right, offs=self.ends)
+        if self.serves:
+            return F.grouped_mm(left.t(), right, offs=self.ends)
+        pairs = zip(self.parts(left)[:-1], self.parts(right)[:-1], strict=True)
+        return torch.stack([one.t() @ other for one, other in pairs])
 
     def biased(self, rows: Tensor, bias: Tensor) -> Tensor:
         return rows + bias[self.expert.clamp(max=bias.shape[0] - 1)]
@@ -86,56 +132,106 @@ class Routed:
         return self.outer(ones, rows)[:, 0]
 
 
-def turned(weight: Tensor, transposed: bool) -> Tensor:
-    """[experts, in, out]"""
-    return weight if transposed else weight.transpose(1, 2)
+@dataclass(frozen=True)
+class Inside:
+    """What the forward has found, and the backward reads.
+
+    score     [rows, 1], of each row's choice
+    products  [rows, f] each, before the activation
+    given     [rows, o]: what the experts gave, before the scores; None where it isn't known
+    """
+
+    routed: Routed
+    score: Tensor
+    products: list[Tensor]
+    given: Tensor | None = None
+
+    @staticmethod
+    def of(
+        hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, count: int | None = None
+    ) -> Inside:
+        """``count``: as of ``Routed.of``."""
+        routed = Routed.of(index, weights.experts, serves(hidden, [*weights.first, weights.down]), count)
+        rows = hidden.index_select(0, routed.tokens)
+        products = [routed.product(rows, weights.turned(weight)) for weight in weights.first]
+        if weights.biases:
+            products = [routed.biased(p, b) for p, b in zip(products, weights.biases, strict=True)]
+        return Inside(routed, scores.reshape(-1, 1).index_select(0, routed.order), products)
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """Tensors of which ``again`` makes the same."""
+        routed = self.routed
+        whose = [] if routed.complete else [routed.expert]
+        given = [] if self.given is None else [self.given]
+        return [routed.ends, routed.order, routed.tokens, self.score, *given, *self.products, *whose]
+
+    @staticmethod
+    def again(kept: Sequence[Tensor], hidden: Tensor, weights: Weights) -> Inside:
+        ends, order, tokens, score, given, *rest = kept
+        products, whose = rest[: len(weights.first)], rest[len(weights.first) :]
+        fits = serves(hidden, [*weights.first, weights.down])
+        routed = Routed(order, tokens, whose[0] if whose else order, ends, not whose, fits)
+        return Inside(routed, score, products, given)
+
+
+def kept_like(
+    rows: int | torch.SymInt, hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, complete: bool
+) -> list[Tensor]:
+    """Tensors of the shapes of ``Inside.kept``, for a compiler."""
+    order, tokens = (index.new_empty(rows, dtype=torch.int64) for _ in range(2))
+    widths = [weights.turned(weight).shape[2] for weight in (weights.down, *weights.first)]
+    return [
+        index.new_empty(weights.experts, dtype=torch.int32), order, tokens, scores.new_empty(rows, 1),
+        *(hidden.new_empty(rows, width) for width in widths), *([] if complete else [index.new_empty(rows)]),
+    ]  # fmt: skip
+
+
+def forward(
+    inside: Inside, weights: Weights, function: Callable[..., Tensor], shape: Sequence[int]
+) -> tuple[Tensor, Inside]:
+    """[tokens, o] in the wider of the dtypes of tokens and scores; ``Inside`` with what the experts gave.
+
+    shape  as of ``Routed.back``
+    """
+    routed = inside.routed
+    given = routed.product(function(*inside.products), weights.turned(weights.down))
+    result = routed.back(routed.masked(given * inside.score), shape).sum(1)
+    return result, replace(inside, given=given)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def forward(
-    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    function: Callable[..., Tensor], transposed: bool, count: int | None = None,
-) -> Tensor:  # fmt: skip
-    """The result in the wider of the dtypes of tokens and scores. ``count``: as of ``Routed.of``."""
-    routed = Routed.of(index, down.shape[0], count)
-    inner = function(*first_products(routed, hidden.index_select(0, routed.tokens), first, biases, transposed))
-    rows = routed.masked(routed.product(inner, turned(down, transposed)))
-    return (routed.back(rows) * scores.unsqueeze(-1)).sum(1)
-
-
-def first_products(
-    routed: Routed, rows: Tensor, first: Sequence[Tensor], biases: Sequence[Tensor], transposed: bool
-) -> list[Tensor]:
-    products = [routed.product(rows, turned(weight, transposed)) for weight in first]
-    return [routed.biased(p, b) for p, b in zip(products, biases, strict=True)] if biases else products
-
-
 def backward(
-    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], through: Through, transposed: bool, count: int | None = None,
-) -> list[Tensor]:  # fmt: skip
+    gradient: Tensor, hidden: Tensor, inside: Inside, weights: Weights, through: Through, shape: Sequence[int]
+) -> list[Tensor]:
     """Gradients of hidden, scores, down, each of first, each of biases.
 
     through  (products, gradient of the activation) -> the activation, gradients of the products
+    shape    as of ``Routed.back``
+
+    With y = down · a and s the score: d s = <d result, y> = <downᵀ · d result, a>.
     """
-    routed = Routed.of(index, down.shape[0], count)
+    routed, transposed, score = inside.routed, weights.transposed, cast(inside.score, hidden.dtype)
     rows, outer = (x.index_select(0, routed.tokens) for x in (hidden, gradient))
-    score = cast(scores.reshape(-1, 1).index_select(0, routed.order), hidden.dtype)
-    products = first_products(routed, rows, first, biases, transposed)
-    back = routed.product(outer, turned(down, not transposed))
-    inner, d_products = through(products, back * score)
-    d_scores = routed.back(routed.masked((back * inner).sum(-1, keepdim=True))).squeeze(-1)
     scored = outer * score
-    down_sides = (inner, scored) if transposed else (scored, inner)
+    if inside.given is not None:
+        inner, d_products = through(inside.products, routed.product(scored, weights.back(weights.down)))
+        d_score = (outer * inside.given).sum(-1, keepdim=True)
+    else:
+        back = routed.product(outer, weights.back(weights.down))
+        inner, d_products = through(inside.products, back * score)
+        d_score = (back * inner).sum(-1, keepdim=True)
+    d_scores = routed.back(routed.masked(d_score), shape).squeeze(-1)
+    d_down = routed.outer(inner, scored) if transposed else routed.outer(scored, inner)
     d_first = [routed.outer(rows, part) if transposed else routed.outer(part, rows) for part in d_products]
     d_rows, *others = (
-        routed.product(part, turned(weight, not transposed)) for part, weight in zip(d_products, first, strict=True)
+        routed.product(part, weights.back(weight)) for part, weight in zip(d_products, weights.first, strict=True)
     )
     for other in others:
         d_rows = d_rows.add_(other)
-    d_hidden = routed.back(routed.masked(d_rows)).sum(1)
-    d_biases = [routed.summed(part) for part, _ in zip(d_products, biases, strict=False)]
-    return [d_hidden, cast(d_scores, scores.dtype), routed.outer(*down_sides), *d_first, *d_biases]
+    d_hidden = routed.back(routed.masked(d_rows), shape).sum(1)
+    d_biases = [routed.summed(part) for part, _ in zip(d_products, weights.biases, strict=False)]
+    return [d_hidden, cast(d_scores, inside.score.dtype), d_down, *d_first, *d_biases]

@@ -12,7 +12,7 @@ from autoplan.rules.registry import AxisStrategy, Rule, letters, rule
 @rule("autoplan.experts")
 def experts(
     hidden: TensorType, index: TensorType, scores: TensorType, first: tuple[TensorType, ...], down: TensorType,
-    biases: tuple[TensorType, ...], activation: str, transposed: bool,
+    biases: tuple[TensorType, ...], activation: str, transposed: bool, complete: bool = False,
 ) -> Rule:  # fmt: skip
     """hidden [.., h], index and scores [.., k], first [e, f, h] each, down [e, o, f], biases [e, f] -> [.., o].
 

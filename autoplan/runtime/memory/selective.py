@@ -6,6 +6,9 @@ takes are kept instead, or are computed again in their turn. Nothing else runs t
 nobody reads, nor a reduction over ranks. Which results a block names so is the plan's choice
 (``autoplan.search.block_cost.selective``).
 
+A mixture's experts keep more than their operands and results. In such a segment they don't where the plan says so:
+``keep=keeps(self)``.
+
 A compiled segment has no hooks of its own: there torch's selective activation checkpointing tells the compiler what it
 may drop (``KEPT``), and its partition keeps of the rest what the backward reads.
 """
@@ -130,9 +133,9 @@ def recomputable(segment: nn.Module, function: Callable[..., Tensor], *values: A
     return function(*values) if recipes is None else recipes.run(function, values)
 
 
-def recomputes(segment: nn.Module) -> bool:
-    """Whether the segment recomputes selectively: what an operator of its own then keeps less of (``ops``)."""
-    return getattr(segment, "recomputes", False)
+def keeps(segment: nn.Module) -> bool:
+    """Whether a segment keeps what is dropped where it recomputes selectively."""
+    return not getattr(segment, "recomputes", False)
 
 
 def recompute_selectively(segments: Iterable[nn.Module]) -> None:

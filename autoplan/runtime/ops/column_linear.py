@@ -41,14 +41,14 @@ def joined_linear(
 
 
 def regathered_linear(
-    x: Tensor, weights: Sequence[Tensor], dim: int, axis: MeshAxis, again: bool, biases: Given = (),
+    x: Tensor, weights: Sequence[Tensor], dim: int, axis: MeshAxis, keep: bool, biases: Given = (),
     transposed: bool = False, apart: Sequence[int] = (),
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """As ``gathered_linear`` of ``all_gather(x, dim, axis)``, [.., n·s, .., k]; ``again``: of which x is kept, and the
-    gather runs again in the backward."""
+    """As ``gathered_linear`` of ``all_gather(x, dim, axis)``, [.., n·s, .., k]. ``keep``: what was gathered is kept;
+    else x is, and the gather runs again in the backward."""
     if axis.size == 1:
         return products(x, None, weights, biases, transposed, None, None, apart)
-    if not again:
+    if keep:
         return gathered_linear(x, raw.all_gather(x.detach(), dim, axis), weights, dim, axis, biases, transposed, apart)
     return _Products.apply(x, None, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
 

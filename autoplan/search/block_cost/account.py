@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Cost, Operator, Prices
+from autoplan.cost.operators.kept_beside import sent_again
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
@@ -92,13 +93,15 @@ def price_block(
     mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
     total = Cost()
     moves: list[MovedBytes] = []
-    hops: list[tuple[int, tuple[str, Layout]]] = []
+    sent: list[tuple[int, tuple[str, Layout]]] = []  # moves whose forward may run again, with what then does
     alone_s: dict[str | Located, float] = {}
     weights_s, inputs_s = {}, {}
     for name, strategy in choice.strategies:
         cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
         total += cost
         weights_s[name], inputs_s[name] = cost.weights_s, cost.backward_s - cost.weights_s
+        again, made = sent_again(operators[name], strategy, mesh), strategy.output(len(types[name].shape), mesh)
+        sent += [(len(moves) + place, (name, made)) for place, each in enumerate(inside) if each.step in again]
         moves += [MovedBytes(f"{block.name} {name}", **vars(each)) for each in inside]
         alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
     under = hidden_hops(block, choice, mesh)
@@ -118,7 +121,7 @@ def price_block(
                 alone_s[hop.value, hop.target] = cost.forward_s - hidden_s
                 moved = replace(moved, hidden_again_s=hidden_s)
             moves.append(moved)
-            hops.append((len(moves) - 1, (hop.value, hop.target)))
+            sent.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
         tuple(a for a in mesh.operator_axes if mesh.size(a) > 1 and layout.state(a) == R)
@@ -126,7 +129,7 @@ def price_block(
     )
     entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
     live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)
-    for place, located in hops:
+    for place, located in sent:
         moves[place] = replace(moves[place], again=located in selective.again)
     return BlockCost(
         total.forward_s,

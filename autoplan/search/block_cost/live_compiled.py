@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Operator, Prices
+from autoplan.cost.operators.kept_beside import bytes_beside
 from autoplan.cost.prices import COPYING, layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.block_cost.live_forward import Located, Step, steps_of
-from autoplan.search.block_cost.saved_tensors import mask_bytes
 
 Roots = Mapping[Located, Located]
 """Of each view what it is a view of."""
@@ -116,7 +116,7 @@ class CompiledWalk:
         gives = frozenset(at for at in reads if at[0] in self.carries)
         saved = frozenset(self.root(at) for step in steps for at in kept_of(step)) | (reads & self.gathered)
         operators = [step.operator for step in steps if step.operator is not None]
-        beside = sum(mask_bytes(o, self.strategies[o.node.name], self.types, self.mesh) for o in operators)
+        beside = sum(bytes_beside(o, self.strategies[o.node.name], self.mesh) for o in operators)
         return Kernel(reads, makes, gives, saved, beside if self.training else 0.0)
 
     def live(self) -> LiveBytes:

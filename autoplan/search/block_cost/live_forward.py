@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from autoplan.cost import Device, Operator
 from autoplan.cost.operators.eager_temporaries import Holds, holds_of
+from autoplan.cost.operators.kept_beside import bytes_beside, is_mixture
 from autoplan.cost.prices import COPYING, layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block
@@ -69,6 +70,7 @@ class Walk:
     place   the storage of each value; of those that enter a negative number
     order   the dims of a value from the outermost in memory; () where they don't lie one after another
     saved   storages that each step's backward reads
+    beside  of these what mixtures keep beside their operands and results
     """
 
     block: Block
@@ -80,6 +82,7 @@ class Walk:
     place: dict[Located, int] = field(default_factory=dict)
     order: dict[Located, tuple[int, ...]] = field(default_factory=dict)
     saved: list[tuple[int, ...]] = field(default_factory=list)
+    beside: dict[int, Step] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     most: int = 0
 
@@ -140,17 +143,16 @@ class Walk:
             self.place[step.makes] = self.make(result)
         kept = [self.storage(step.makes if p == "out" else step.reads[int(p)]) for p in self.keeps(operator, holds)]
         if operator.result_carries:
-            beside = holds.saved(sizes, result) + operator.beside * self.elements(step.makes)
+            strategy = dict(self.choice.strategies)[operator.node.name]
+            beside = holds.saved(sizes, result) + bytes_beside(operator, strategy, self.mesh)
             kept += [self.make(beside)] if beside else []
+            if is_mixture(operator):
+                self.beside[kept[-1]] = step
         self.saved.append(tuple(dict.fromkeys(kept)))
         return 0
 
     def keeps(self, operator: Operator, holds: Holds) -> tuple[int | str, ...]:
         return () if not operator.result_carries else operator.keeps if holds.keeps is None else holds.keeps
-
-    def elements(self, at: Located) -> int:
-        kind = self.types[at[0]]
-        return self.bytes(at) // max(kind.bytes // max(kind.elements, 1), 1)
 
     def move(self, step: Step) -> int:
         """A redistribution: each step that sends or copies makes a tensor."""

@@ -3,7 +3,9 @@
 Autograd keeps what operators read in their backward. A cheap operator's result (elementwise, a norm, a reshape), and
 what was gathered, needn't be kept: the operands from which it follows are, or follow in their turn from what is kept.
 Products, attention, experts and collectives inside operators (``DEAR``) never run again, so a product's result is kept
-only where something in the backward reads it, or what follows from it; a partial sum, which nobody reads, isn't.
+only where something in the backward reads it, or what follows from it; a partial sum, which nobody reads, isn't. What a
+mixture keeps beside its operands may be dropped all the same, for it is most of what a layer keeps: its first products
+run again then, and its tokens travel again (``cost.operators.kept_beside``).
 
 Of all the sets that may be computed again the one is sought that minimises
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 
 from autoplan.cost import Operator, Prices
 from autoplan.cost.operators.collective_ops import body_collectives
+from autoplan.cost.operators.kept_beside import bytes_beside, is_mixture, mixture_again_s, sent_again
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block
@@ -45,7 +48,7 @@ class SelectiveSaves:
     kept_bytes     kept from the forward for the backward, its input included where it is read
     rebuilt_bytes  what stands beside them, and beside the block's working memory, while its backward runs
     again_s        of what runs again in the backward
-    again          the results that do, in the order of the program
+    again          the results that do, in the order of the program; a mixture's stands for what it keeps beside
     live           bytes at the moments of its forward and backward
     """
 
@@ -164,6 +167,9 @@ def selective_of_walk(
             assert storage not in reads, f"{step.makes} is a view"
             made[storage] = Made(step.makes, reads, step_seconds(step, walk.block, prices, alone_s))
         seen.add(storage)
+    for storage, step in walk.beside.items():
+        reads = tuple(dict.fromkeys(walk.storage(at) for at in step.reads))
+        made[storage] = Made(step.makes, reads, products_seconds(step, walk.choice, prices))
     saved = tuple(dict.fromkeys(s for each in walk.saved for s in each))
     held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
     reads_of = {s: tuple(m.reads) for s, m in made.items() if s in again}
@@ -183,6 +189,11 @@ def may_run_again(step: Step, walk: Walk) -> bool:
     return is_cheap(step.operator, strategy, walk.mesh)
 
 
+def keeps_beside(step: Step) -> bool:
+    """Whether it is a mixture that keeps something for its backward."""
+    return step.operator is not None and is_mixture(step.operator) and step.operator.result_carries
+
+
 def is_cheap(operator: Operator, strategy: Strategy, mesh: Mesh) -> bool:
     """Whether an operator may run again: it is no product, sends nothing, and follows from its operands."""
     return (
@@ -196,6 +207,15 @@ def step_seconds(step: Step, block: Block, prices: Prices, alone_s: Mapping[str 
     assert step.hop is not None
     known_s = alone_s.get(step.makes)
     return hop_seconds(step.hop, block, prices) if known_s is None else known_s
+
+
+def products_seconds(step: Step, choice: BlockChoice, prices: Prices) -> float:
+    """Of computing again what a mixture keeps beside its operands."""
+    operator = step.operator
+    assert operator is not None
+    strategy = dict(choice.strategies)[operator.node.name]
+    sent = (prices.step(each, True).forward_s for each in sent_again(operator, strategy, prices.mesh))
+    return mixture_again_s(operator, strategy, prices.mesh, prices.device) + sum(sent)
 
 
 def hop_seconds(hop: Hop, block: Block, prices: Prices) -> float:
@@ -230,6 +250,12 @@ def selective_of_values(
             reads = tuple(number[at] for at in step.reads)
             made[number[step.makes]] = Made(step.makes, reads, step_seconds(step, block, prices, alone_s))
     saved = tuple(n for at, n in number.items() if at in values)
+    mixtures = {len(number) + n: step for n, step in enumerate(s for s in steps if keeps_beside(s))}
+    for n, step in mixtures.items():
+        operator, reads = operators[step.makes[0]], tuple(number[at] for at in step.reads)
+        sizes[n] = round(bytes_beside(operator, strategies[operator.node.name], mesh))
+        made[n] = Made(step.makes, reads, products_seconds(step, choice, prices))
+    beside, saved = beside - sum(sizes[n] for n in mixtures), (*saved, *mixtures)
     held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
     entering = {number.get((v.name, x)) for v, x in zip(block.inputs, choice.inputs, strict=True)}
     kept = beside + sum(sizes.get(n, 0) for n in held)

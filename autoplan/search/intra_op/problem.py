@@ -33,16 +33,15 @@ the axis over which a named system gathers it (``System.gathered``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.cost import Operator, Prices
+from autoplan.cost import Prices
+from autoplan.cost.operators.kept_beside import bytes_beside
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.layout import Layout
-from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.flows import ArcPrices, LayoutPaths, ways
 from autoplan.search.intra_op.hidden import HiddenSums
@@ -211,7 +210,7 @@ def group(form: OperatorInputs, decision: Decision, seconds: Seconds) -> Group:
     if kind != "node":
         return Group(decision.key, decision.options, zeros, zeros, zeros)
     operator, count = form.operators[block][name], decision.count
-    kept = [count * extra_bytes(operator, o, form.mesh) for o in decision.options if isinstance(o, Strategy)]
+    kept = [count * bytes_beside(operator, o, form.mesh) for o in decision.options if isinstance(o, Strategy)]
     return Group(decision.key, decision.options, count * seconds[block, name], zeros, np.array(kept))
 
 
@@ -229,14 +228,6 @@ def stored(form: OperatorInputs, decision: Decision, microbatches: int = 0) -> G
         time_s = [form.prices.stored_s(kind, layout, count) for layout in layouts]
     state = [float(count * layout_bytes(kind, layout, form.mesh)) for layout in layouts]
     return Group(decision.key, decision.options, np.array(time_s), np.array(state), np.zeros(len(layouts)))
-
-
-def extra_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
-    """What an operator keeps beside tensors."""
-    if not operator.beside:
-        return 0.0
-    layout = strategy.output(len(operator.node.type.shape), mesh)
-    return operator.beside * math.prod(layout.local_shape(operator.node.type.shape, mesh))
 
 
 def working_bytes(form: OperatorInputs, problem: Problem) -> list[np.ndarray]:

@@ -1,113 +1,137 @@
 """A mixture's experts split over ranks that each have some of the tokens, which travel by all-to-all.
 
-One operator of torch.library for each direction, so that a compiler takes a block whole although sizes inside depend on
-values. The backward keeps tokens, indices, scores and the counts, all of fixed size, and sends the tokens again with
-the gradients: what a rank gets from others would be most of what a layer keeps.
+One operator of torch.library for each direction where a compiler runs, so that it takes a block whole although sizes
+inside depend on values. The backward keeps which tokens went where, what arrived, and the first products, so that it
+sends gradients alone. Where memory is short it keeps its own tokens, indices and scores, and sends these again.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from autoplan.ops.experts.mixture import run_backward, run_forward
+from autoplan.ops.experts.gradient import Plain, register_gradient
+from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
+from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, run_backward, run_forward
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.ops.experts.routing import Journey, Peers
+from autoplan.runtime.ops.experts.routing import Journey, Message, Peers, as_bits, even_rows, from_bits
 
-EXPERTS = "Tensor[] first, Tensor down, Tensor[] biases, str activation, bool transposed"
 PEERS = "str group, int size, int rank, int[] places"
-SCHEMA = f"(Tensor hidden, Tensor index, Tensor scores, {EXPERTS}, {PEERS}) -> (Tensor, Tensor)"
-BACKWARD = (
-    f"(Tensor gradient, Tensor hidden, Tensor index, Tensor scores, Tensor counts, {EXPERTS}, {PEERS}) -> Tensor[]"
-)
+SCHEMA = f"({OPERANDS}, {SETTINGS}, {PEERS}) -> (Tensor, Tensor[])"
+BACKWARD = f"(Tensor gradient, {OPERANDS}, Tensor[] kept, {SETTINGS}, {PEERS}) -> Tensor[]"
 
 
 def routed_experts(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, *, axes: Sequence[MeshAxis],
+    activation: str, transposed: bool, complete: bool = False, keep: bool = True, *, axes: Sequence[MeshAxis],
 ) -> Tensor:  # fmt: skip
     """This rank's tokens through all their experts: all S, tokens by rows, weights by experts -> S [.., o]; one axis.
 
-    Forward: counts, tokens there, results back; backward: gradients and tokens there, gradients back.
+    Forward: counts, tokens there, results back; backward: gradients there and back, with the tokens where these and
+    the first products aren't kept (``keep``).
     """
     (axis,) = axes
     assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
     lead, choices = hidden.shape[:-1], index.shape[-1]
     flat = (hidden.reshape(-1, hidden.shape[-1]), index.reshape(-1, choices), scores.reshape(-1, choices))
     peers = (axis.group.group_name, axis.size, axis.rank, list(axis.places))
-    result, _ = torch.ops.autoplan.routed_experts(
-        *flat, list(first), down, list(biases), activation, transposed, *peers
-    )
+    settings = (activation, transposed, complete, keep, *peers)
+    if torch.compiler.is_compiling():
+        result, _ = torch.ops.autoplan.routed_experts(*flat, list(first), down, list(biases), *settings)
+    else:
+        result = Plain.apply(run, run_back, settings, len(first), *flat, down, *first, *biases)
     return result.reshape(*lead, result.shape[-1])
 
 
-@torch.library.custom_op("autoplan::routed_experts", mutates_args=(), schema=SCHEMA)
-def _routed(
+def wider(scores: Tensor, hidden: Tensor) -> Tensor:
+    """Scores no narrower than the tokens."""
+    return scores if scores.dtype.itemsize >= hidden.dtype.itemsize else cast(scores, hidden.dtype)
+
+
+def own_index(message: Message, rank: int, here: int) -> Tensor:
+    """Indices counted from this rank's first expert, [rows, k]."""
+    return message.index - rank * here
+
+
+def run(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, group: str, size: int, rank: int, places: Sequence[int],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The result, and what went and came (``Journey.counts``), in the host's memory."""
-    here = down.shape[0]
+    activation: str, transposed: bool, complete: bool, keep: bool, group: str, size: int, rank: int,
+    places: Sequence[int],
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """The result; and the tokens that went, what went and came (``Journey``), what arrived, and ``Inside.kept``, the
+    latter two where they are kept."""
+    here, weights = down.shape[0], Weights(first, down, biases, transposed)
     journey = Journey.of(index, here, Peers(group, size, rank, tuple(places)))
-    tokens, chosen, weights = journey.send(hidden, index.to(torch.int32), scores)
-    local = chosen.long() - rank * here
-    rows = run_forward(tokens, local, weights, first, down, biases, activation, transposed, journey.choices)
-    (result,) = journey.back(hidden.shape[0], rows)
-    return result, journey.counts
+    wide = wider(scores, hidden)
+    arrived = journey.send(*Message.parts(wide, index, hidden))
+    message = Message.read(arrived, index.shape[1], wide.dtype)
+    own = own_index(message, rank, here)
+    rows, inside = run_forward(message.rows, own, message.scores, weights, activation, journey.choices)
+    result = journey.added(journey.back(rows), hidden.shape[0])
+    return result, [journey.tokens, torch.tensor(journey.counts), *([arrived, *inside.kept] if keep else [])]
+
+
+def run_back(
+    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
+    biases: Sequence[Tensor], kept: Sequence[Tensor], activation: str, transposed: bool, complete: bool, keep: bool,
+    group: str, size: int, rank: int, places: Sequence[int],
+) -> list[Tensor]:  # fmt: skip
+    """Each of a token's scores got its gradient on one rank, and zeros on the others."""
+    here, weights, choices = down.shape[0], Weights(first, down, biases, transposed), index.shape[1]
+    tokens, counts, *kept = kept
+    journey = Journey.again(tokens, counts.tolist(), Peers(group, size, rank, tuple(places)))
+    wide, gradients = wider(scores, hidden), journey.send(gradient)
+    arrived = kept[0] if kept else journey.send(*Message.parts(wide, index, hidden))
+    message = Message.read(arrived, choices, wide.dtype)
+    if kept:
+        inside = Inside.again(kept[1:], message.rows, weights)
+    else:
+        own = own_index(message, rank, here)
+        inside = Inside.of(message.rows, own, message.scores, weights, journey.choices)
+    shape = (arrived.shape[0], choices)
+    d_rows, d_scores, *rest = run_backward(gradients, message.rows, inside, weights, activation, shape)
+    bits = as_bits(d_scores, d_rows.dtype)
+    there, back = journey.back(torch.cat([bits, d_rows], 1)).split([bits.shape[1], d_rows.shape[1]], 1)
+    d_scores, d_hidden = (journey.added(part, hidden.shape[0]) for part in (from_bits(there, wide.dtype), back))
+    return [d_hidden, cast(d_scores, scores.dtype), *rest]
+
+
+_routed = torch.library.custom_op("autoplan::routed_experts", run, mutates_args=(), schema=SCHEMA)
+_backward = torch.library.custom_op("autoplan::routed_experts_backward", run_back, mutates_args=(), schema=BACKWARD)
+register_gradient(_routed, torch.ops.autoplan.routed_experts_backward)
 
 
 @_routed.register_fake
 def _(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, group: str, size: int, rank: int, places: Sequence[int],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
-    return result, torch.empty(2, size, 2, dtype=torch.int64, device="cpu")
-
-
-@torch.library.custom_op("autoplan::routed_experts_backward", mutates_args=(), schema=BACKWARD)
-def _backward(
-    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, counts: Tensor, first: Sequence[Tensor],
-    down: Tensor, biases: Sequence[Tensor], activation: str, transposed: bool, group: str, size: int, rank: int,
+    activation: str, transposed: bool, complete: bool, keep: bool, group: str, size: int, rank: int,
     places: Sequence[int],
-) -> list[Tensor]:  # fmt: skip
-    """Gradients of hidden, scores, down, each of first, each of biases; each of a token's scores got its gradient on
-    one rank, and zeros on the others."""
-    here = down.shape[0]
-    journey = Journey.of(index, here, Peers(group, size, rank, tuple(places)), counts)
-    gradients, tokens, chosen, weights = journey.send(gradient, hidden, index.to(torch.int32), scores)
-    local = chosen.long() - rank * here
-    d_hidden, d_scores, *rest = run_backward(
-        gradients, tokens, local, weights, first, down, biases, activation, transposed, journey.choices
-    )
-    return [*journey.back(hidden.shape[0], d_hidden, d_scores), *rest]
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    weights, wide = Weights(first, down, biases, transposed), wider(scores, hidden)
+    result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
+    even = size * even_rows(index, down.shape[0], size)
+    tokens = index.new_empty(counted(even), dtype=torch.int64)
+    kept = [tokens, torch.empty(2, size, 2, dtype=torch.int64, device="cpu")]
+    if keep:
+        width = sum(part.shape[1] for part in Message.parts(wide, index, hidden))
+        kept.append(hidden.new_empty(counted(even), width))
+        rows = counted(index.numel() // size * size)
+        kept += kept_like(rows, hidden, index.to(torch.int32), wide, weights, complete=True)
+    return result, kept
+
+
+def counted(even: int) -> int | torch.SymInt:
+    """A size that is known once tokens are counted; in a rehearsal, which has no values, that of even choices."""
+    try:
+        return torch.library.get_ctx().new_dynamic_size()
+    except DynamicOutputShapeException:
+        return even
 
 
 @_backward.register_fake
 def _(
-    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, counts: Tensor, first: Sequence[Tensor],
-    down: Tensor, biases: Sequence[Tensor], activation: str, transposed: bool, group: str, size: int, rank: int,
-    places: Sequence[int],
+    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
+    biases: Sequence[Tensor], *_: object,
 ) -> list[Tensor]:  # fmt: skip
     return [torch.empty_like(t) for t in (hidden, scores, down, *first, *biases)]
-
-
-def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    hidden, index, scores, first, down, biases, *ctx.settings = inputs
-    ctx.first = len(first)
-    ctx.save_for_backward(hidden, index, scores, output[1], down, *first, *biases)
-
-
-def _gradients(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple:
-    hidden, index, scores, counts, down, *rest = ctx.saved_tensors
-    first, biases = rest[: ctx.first], rest[ctx.first :]
-    d_hidden, d_scores, d_down, *found = torch.ops.autoplan.routed_experts_backward(
-        gradient, hidden, index, scores, counts, first, down, biases, *ctx.settings
-    )
-    *settings, places = ctx.settings
-    nothing = [*(None for _ in settings), [None for _ in places]]
-    return d_hidden, None, d_scores, found[: ctx.first], d_down, found[ctx.first :], *nothing
-
-
-_routed.register_autograd(_gradients, setup_context=_keep)

@@ -6,13 +6,13 @@ rows go where is counted, and the counts are exchanged, before the rows are.
 
     experts of rank m: those from m·E/n on        token t goes to m  <=>  some index[t, j] is one of them
 
-What crosses is rows of bytes, so that a token, its scores and its indices are one message whatever their dtypes are.
+A token, its scores and its indices are one message: what isn't of the tokens' dtype crosses as its bits, and is read in
+place where it arrives.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,8 @@ from torch import Tensor
 from autoplan.runtime import host
 from autoplan.runtime.collectives import raw
 
-BYTE = torch.uint8
+INDEX = {8: torch.int64, 4: torch.int32, 2: torch.int32}
+"""The dtype in which indices cross, by the bytes of a token's element: no narrower than that."""
 
 
 @dataclass(frozen=True)
@@ -44,52 +45,57 @@ class Journey:
     """Which of a rank's tokens go where, and how many come from where.
 
     tokens          the token of each row that is sent, by member and then in their order
-    sent, received  rows to and from each member
-    counts          [2, members, 2] in the host's memory: of what goes and what comes the rows, and how many of their
+    counts          [2, members, 2], the host's: of what goes and what comes the rows, and how many of their
                     choices name one of the receiver's experts
+    sent, received  rows to and from each member
+    choices         of the rows that come here: how many name one of this rank's experts
     """
 
     peers: Peers
     tokens: Tensor
+    counts: list
     sent: list[int]
     received: list[int]
-    counts: Tensor
+    choices: int
 
     @staticmethod
-    def of(index: Tensor, experts: int, peers: Peers, counts: Tensor | None = None) -> Journey:
-        """index [tokens, k]; ``experts`` of each rank.
-
-        counts  of a journey before of the same tokens; where there are none they are exchanged, and the host waits for
-                the device
-        """
+    def of(index: Tensor, experts: int, peers: Peers) -> Journey:
+        """index [tokens, k]; ``experts`` of each rank. Counts are exchanged, and the host waits for the device."""
         names = index.unsqueeze(0) // experts == torch.arange(peers.size, device=index.device).view(-1, 1, 1)
         goes = names.any(-1)
-        if counts is None:
-            sent, ones = torch.stack([goes.sum(1), names.sum((1, 2))], 1), [1] * peers.size
-            both = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
-            even = [[even_rows(index, experts, peers.size), index.numel() // peers.size]] * peers.size
-            counts = torch.tensor(host.read(both, lambda: [even] * 2))
-        there, back = counts[..., 0].tolist()
-        tokens = torch.nonzero_static(goes, size=sum(there))[:, 1]  # as many as were counted: no second wait
-        return Journey(peers, tokens, there, back, counts)
+        sent, ones = torch.stack([goes.sum(1), names.sum((1, 2))], 1), [1] * peers.size
+        both = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
+        even = [[even_rows(index, experts, peers.size), index.numel() // peers.size]] * peers.size
+        counts = host.read(both, lambda: [even] * 2)
+        there = sum(rows for rows, _ in counts[0])
+        tokens = torch.nonzero_static(goes, size=there)[:, 1].contiguous()  # as many as were counted: no second wait
+        return Journey.again(tokens, counts, peers)
 
-    @property
-    def choices(self) -> int:
-        """Of the rows that come here: how many name one of this rank's experts."""
-        return int(self.counts[1, :, 1].sum())
+    @staticmethod
+    def again(tokens: Tensor, counts: list, peers: Peers) -> Journey:
+        """A journey of which these were kept."""
+        sent, received = ([rows for rows, _ in each] for each in counts)
+        return Journey(peers, tokens, counts, sent, received, sum(choices for _, choices in counts[1]))
 
-    def send(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Of tensors [tokens, width] each the rows that come here, [rows, width], in one message."""
-        message = packed([part.index_select(0, self.tokens) for part in parts])
-        arrived = raw.all_to_all_rows(message, self.sent, self.received, self.peers.group, self.peers.places)
-        return unpacked(arrived, parts)
+    def send(self, *parts: Tensor) -> Tensor:
+        """Of tensors [tokens, width] each the rows that come here, in one message [rows, all widths]."""
+        message = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        rows = message.index_select(0, self.tokens)
+        return raw.all_to_all_rows(rows, self.sent, self.received, self.peers.group, self.peers.places)
 
-    def back(self, count: int, *parts: Tensor) -> list[Tensor]:
-        """Of tensors [rows that came here, width] each the sums over a token's rows, [count, width]: added member by
-        member, so that two runs give the same bits."""
-        arrived = raw.all_to_all_rows(packed(parts), self.received, self.sent, self.peers.group, self.peers.places)
-        places = self.tokens.split(self.sent)
-        return [added(rows, self.sent, places, count) for rows in unpacked(arrived, parts)]
+    def back(self, rows: Tensor) -> Tensor:
+        """Rows [rows that came here, width] where their tokens are from, [rows sent, width]."""
+        return raw.all_to_all_rows(rows, self.received, self.sent, self.peers.group, self.peers.places)
+
+    def added(self, rows: Tensor, count: int) -> Tensor:
+        """The sums over a token's rows that are back, [count, width]: added member by member, so that two runs give
+        the same bits. So they are in one call, too, where a device adds in order, and of two summands in either."""
+        total = rows.new_zeros(count, rows.shape[1])
+        if rows.device.type == "cpu" or self.peers.size <= 2:
+            return total.index_add_(0, self.tokens, rows)
+        for part, place in zip(rows.split(self.sent), self.tokens.split(self.sent), strict=True):
+            total.index_add_(0, place, part)
+        return total
 
 
 def even_rows(index: Tensor, experts: int, members: int) -> int:
@@ -99,25 +105,41 @@ def even_rows(index: Tensor, experts: int, members: int) -> int:
     return round(tokens * (1 - elsewhere))
 
 
-def added(rows: Tensor, lengths: Sequence[int], places: Sequence[Tensor], count: int) -> Tensor:
-    total = rows.new_zeros(count, rows.shape[1])
-    for part, place in zip(rows.split(list(lengths)), places, strict=True):
-        total.index_add_(0, place, part)
-    return total
+@dataclass(frozen=True)
+class Message:
+    """What crosses for each row: scores, indices, and rows of the tokens' dtype.
+
+    scores, index  [rows, k]
+    """
+
+    scores: Tensor
+    index: Tensor
+    rows: Tensor
+
+    @staticmethod
+    def parts(scores: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+        """All of the dtype of ``rows``, to be joined along their width; ``scores`` no narrower than that."""
+        dtype = rows.dtype
+        return [as_bits(scores, dtype), as_bits(index.to(INDEX[dtype.itemsize]), dtype), rows]
+
+    @staticmethod
+    def read(message: Tensor, choices: int, scores: torch.dtype) -> Message:
+        """``scores``: their dtype."""
+        kinds = scores, INDEX[message.dtype.itemsize]
+        widths = [choices * kind.itemsize // message.dtype.itemsize for kind in kinds]
+        first, second, rows = message.split([*widths, message.shape[1] - sum(widths)], 1)
+        return Message(from_bits(first, kinds[0]), from_bits(second, kinds[1]), rows)
 
 
-def packed(parts: Sequence[Tensor]) -> Tensor:
-    """[rows, width] each -> [rows, bytes]; one alone as it is."""
-    if len(parts) == 1:
-        return parts[0].contiguous()
-    return torch.cat([part.contiguous().view(BYTE) for part in parts], 1)
+def as_bits(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """[rows, width] as elements of a dtype that is no wider."""
+    return x if x.dtype == dtype else x.contiguous().view(dtype)
 
 
-def unpacked(message: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors that ``packed`` made one, with the dtypes and widths of these. Each is copied out even where it is
-    one row, which counts as contiguous wherever it begins, so that it begins where its dtype may."""
-    if len(like) == 1:
-        return (message,)
-    widths = [math.prod(x.shape[1:]) * x.element_size() for x in like]
-    apart = [part.clone(memory_format=torch.contiguous_format) for part in message.split(widths, 1)]
-    return tuple(part.view(x.dtype) for part, x in zip(apart, like, strict=True))
+def from_bits(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """What ``as_bits`` made, in place where each row begins where its dtype may."""
+    if x.dtype == dtype:
+        return x
+    ratio = dtype.itemsize // x.dtype.itemsize
+    begins = x.stride(0) % ratio == 0 and x.storage_offset() % ratio == 0
+    return (x if begins else x.clone(memory_format=torch.contiguous_format)).view(dtype)

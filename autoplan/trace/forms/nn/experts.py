@@ -9,10 +9,11 @@ from autoplan.trace.canonical_forms import Builder, Ref, form, positive
 @form("autoplan.experts.default")
 def experts(
     b: Builder, hidden: Ref, index: Ref, scores: Ref, first: Sequence[Ref], down: Ref, biases: Sequence[Ref],
-    activation: str, transposed: bool,
-) -> Ref:  # fmt: skip
+    activation: str, transposed: bool, complete: bool, keep: bool,
+) -> tuple[Ref | None, ...]:  # fmt: skip
     """Tokens keep the dims that they had before they were flattened, so that the batch and the sequence can be split
-    apart."""
+    apart. Indices that are a choice among all experts name one each."""
+    complete = choices_in(b, index, b.shape(down)[0]) is not None
     flat = b.shape(hidden)
     before = b.maker(hidden, "aten.reshape.default")
     if before is not None and isinstance(before.args[0], Ref) and b.shape(before.args[0])[-1] == flat[-1]:
@@ -20,8 +21,9 @@ def experts(
         index, scores = (b.reshape(x, (*b.shape(hidden)[:-1], b.shape(x)[-1])) for x in (index, scores))
     width = b.shape(down)[2 if transposed else 1]
     kind = TensorType((*b.shape(hidden)[:-1], width), b.type(hidden).dtype)
-    args = (hidden, index, scores, tuple(first), down, tuple(biases), activation, bool(transposed))
-    return b.reshape(b.emit("autoplan.experts", *args, type=kind, hint="experts"), (*flat[:-1], width))
+    args = (hidden, index, scores, tuple(first), down, tuple(biases), activation, bool(transposed), complete)
+    result = b.emit("autoplan.experts", *args, type=kind, hint="experts")
+    return b.reshape(result, (*flat[:-1], width)), None
 
 
 @form("aten.topk.default")

@@ -1,0 +1,57 @@
+"""What an operator keeps for its backward beside its operands and its result.
+
+Of a mixture these are its first products and what its experts gave, with what arrived from other ranks. They may be
+dropped, and come of the tokens again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autoplan.cost.operators.collective_ops import body_collectives
+from autoplan.cost.operators.operator_seconds import Operator, grouped_of, local_factors, tokens_of
+from autoplan.ir.graph import DTYPE_BYTES
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed_program import Collective
+from autoplan.rules.strategies import Strategy
+from cost_models.hardware import Device
+
+
+def bytes_beside(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
+    """On one rank, in one microbatch; 0 where no gradient goes back."""
+    if not operator.result_carries:
+        return 0.0
+    if is_mixture(operator):
+        return mixture_bytes(operator, strategy, mesh)
+    if not operator.beside:
+        return 0.0
+    kind = operator.node.type
+    layout = strategy.output(len(kind.shape), mesh)
+    return operator.beside * math.prod(layout.local_shape(kind.shape, mesh))
+
+
+def is_mixture(operator: Operator) -> bool:
+    """Whether what it keeps beside may be dropped and computed again."""
+    return operator.rule.cost == "experts"
+
+
+def mixture_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
+    """Where a rank has some of the experts and every token, rows of choices that name none of them are there, too."""
+    grouped, travel = grouped_of(operator, strategy, mesh)
+    itemsize, score_bytes = (DTYPE_BYTES[operator.operands[place].dtype] for place in (0, 2))
+    found = grouped.kept_bytes(itemsize, max(itemsize, score_bytes))
+    if travel is not None:
+        return found + travel.kept_bytes
+    local = local_factors(operator, strategy, mesh)
+    return found * tokens_of(operator, local) * local["k"] / (grouped.rows * grouped.experts)
+
+
+def mixture_again_s(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> float:
+    """Seconds of computing again what a mixture keeps, the collective that sends tokens again aside."""
+    grouped, travel = grouped_of(operator, strategy, mesh)
+    return grouped.again_s(operator.operands[0].dtype, device) + (0.0 if travel is None else travel.again_s(device))
+
+
+def sent_again(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
+    """The collective whose forward runs again then: of counts, tokens and results the tokens'."""
+    return body_collectives(operator, strategy, mesh)[1:2] if is_mixture(operator) else ()
