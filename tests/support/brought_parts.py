@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.utils import spectral_norm as old_spectral_norm
+from torch.nn.utils.parametrizations import spectral_norm
 
 from tests.support.brought import LENGTH, ROWS, VOCABULARY, WIDTH, Made, hidden, ids, mlp, model, some_labels
 
@@ -366,3 +368,12 @@ class OwnBackwards(nn.Module):
 @model
 def own_backwards() -> Made:
     return OwnBackwards(), (hidden(), ids(ROWS, below=4)), None
+
+
+@model
+def frozen_spectral_norm() -> Made:
+    """Its power iterations rest: in training they would change its vectors in forward, which is refused."""
+    body = nn.Sequential(old_spectral_norm(nn.Linear(WIDTH, WIDTH)), nn.GELU(), spectral_norm(nn.Linear(WIDTH, 4)))
+    body[0].eval()
+    body[2].parametrizations.weight.eval()  # type: ignore[union-attr]
+    return body, (hidden(), ids(ROWS, below=4)), F.cross_entropy
