@@ -11,11 +11,13 @@
 # make starts       models that set their own values, planned from their function and their values: equal at the start
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
 # make corruptions  700 damaged checkpoints, weights and plan folders each: refused, or the same values; none unnoticed
+# make journeys     a new user in an empty folder: own model, Hugging Face folder, Trainer; planned to evaluated
 # make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
 # make mutations  1,000 faults in rehearsed plans, and how many are found; COUNT and PLANS say how many, in which
 # make rehearsals large jobs planned and rehearsed at full size, on no GPU: appendix/rehearsals.md; JOBS names some
 # make two-nodes    each named system on two nodes, resumed there, against one node: appendix/two_nodes.md
 # make recipes      recipes that others ran, as they pinned them and freely: appendix/recipes.md; goes on where it was cut off
+# make exported-configs  20 of them as other trainers' configurations, read by these: appendix/exported_configs.md
 # make rules        rules beside DTensor's strategies, every disagreement explained: appendix/rules.md
 # make validate     predicted times and bytes against published measurements: appendix/accuracy.md and its plot
 # make plans        published choices of parallelism beside ours, both priced: appendix/plans.md
@@ -55,7 +57,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo zoo-wide attacks corruptions test-kill mutations rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-laws bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo zoo-wide journeys attacks corruptions test-kill mutations rehearsals two-nodes validate prices plans recipes exported-configs rules reference docs demo bench-plan bench-search bench-jobs bench-laws bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -102,6 +104,9 @@ zoo-wide: $(DEV)
 starts: $(DEV)
 	$(BIN)/python -m tests.starts
 
+journeys: $(DEV)
+	$(BIN)/python -m tests.bench.journeys
+
 attacks: $(DEV)
 	$(BIN)/python -m tests.attacks
 
@@ -126,6 +131,10 @@ plans: $(DEV)
 RECIPES_S ?= inf
 recipes: $(DEV)
 	$(BIN)/python -m tests.bench.recipes --seconds $(RECIPES_S) --write docs/appendix/recipes.md
+
+# Trainers that aren't installed are told so: pip install deepspeed torchtitan
+exported-configs: $(DEV)
+	$(BIN)/python -m tests.bench.exported_configs --write docs/appendix/exported_configs.md
 
 rules: $(DEV)
 	$(BIN)/python -m tests.bench.rules_document --write docs/appendix/rules.md

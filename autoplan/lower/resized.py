@@ -3,7 +3,7 @@
 Everything lies as planned. A size that doesn't divide as the plan splits it is refused: nothing is padded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.errors import LayoutError, ParallelismError, RescaleError
@@ -51,7 +51,9 @@ def resized(record: PlanRecord, sizes: BatchSizes, microbatches: int | None = No
     ParallelismError where the graph can't be taken to that size, or a dim doesn't divide as the plan splits it.
     """
     planned = planned_sizes(record.model)
-    count = microbatch_count(record.chosen, planned.rows, sizes.rows) if microbatches is None else microbatches
+    if microbatches is None:
+        microbatches = microbatch_count(record.chosen, planned.rows, sizes.rows, record.training.apart)
+    count = microbatches
     try:
         model = rescale(record.model, batch=sizes.rows, seq=sizes.tokens or None, compared=True)
     except RescaleError as error:
@@ -71,26 +73,37 @@ def refusal(sizes: BatchSizes, cause: str, planned: BatchSizes) -> ParallelismEr
     return ParallelismError(str(sizes), cause, f"give {planned}, as planned, or plan again with that one")
 
 
-def microbatch_count(chosen: Chosen, planned: int, rows: int) -> int:
+def microbatch_count(chosen: Chosen, planned: int, rows: int, apart: bool) -> int:
     """As few microbatches as keep each no larger than planned, and as the schedule takes.
 
     planned  rows of the planned batch
-    ParallelismError where rows don't divide over the data axis.
+    apart    each microbatch has its own statistics: then how many there are follows from the rows alone, as on one
+             device that accumulates
+    ParallelismError where rows don't divide over the data axis, or microbatches that have statistics of their own.
     """
     dp, most = chosen.mesh.size(DATA), max(1, planned // (chosen.mesh.size(DATA) * chosen.microbatches))
+    said = f"a batch of {rows} row{'s' * (rows != 1)}"
     if rows % dp:
         near = f"{rows - rows % dp} or " if rows > dp else ""
-        said = f"a batch of {rows} row{'s' * (rows != 1)}"
         cause = f"the plan splits rows over {dp} data ranks, and a training step pads none"
         raise ParallelismError(said, cause, f"give {near}{rows + dp - rows % dp} rows")
     splits = any(MICROBATCH in axes for layout in chosen.batch for axes in layout.dims)
-    per_rank = rows // dp
-    counts = range(1, per_rank + 1) if splits else (1,)
+    if not splits:
+        counts: Iterable[int] = (1,)
+    elif apart:
+        counts = (next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= most * dp),)
+    else:
+        counts = (n for n in range(1, rows // dp + 1) if rows // dp % n == 0 and rows // dp // n <= most)
     for count in counts:
-        if per_rank % count == 0 and (per_rank // count <= most or not splits) and runs(chosen, count):
+        if rows // dp % count == 0 and runs(chosen, count):
             return count
-    cause = f"no number of microbatches divides {per_rank} rows a data rank and runs by the schedule that was planned"
-    raise ParallelismError(f"a batch of {rows} rows", cause, f"give {planned} rows, as planned")
+    cause = f"no number of microbatches divides {rows // dp} rows a data rank and runs by the schedule that was planned"
+    if apart and splits:
+        cause = (
+            f"one device has statistics over {count} microbatches of {rows // count} rows, which the plan can't split "
+            f"over {dp} data ranks or run by its schedule"
+        )
+    raise ParallelismError(said, cause, f"give {planned} rows, as planned")
 
 
 def runs(chosen: Chosen, count: int) -> bool:

@@ -5,8 +5,9 @@ by the same keys. The optimizer's are what torch's ``state_dict`` gives, with wh
 state fits is asked on all ranks before any of them changes.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -24,18 +25,36 @@ OF_THIS_PLAN = "give what state_dict() returned on this rank, of this plan; load
 OF_THIS_OPTIMIZER = "give what program.optimizer.state_dict() returned on this rank, of this plan"
 
 
+class RankState(dict[str, Tensor]):
+    """One rank's part. It isn't pickled: ``torch.save`` would write one rank's part of the model, as DTensors that no
+    process without the same ranks can read."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        value, cause = "program.state_dict()", "it is one rank's part, and would be saved without the others'"
+        remedy = "save program.state_dict(full=True), which every rank calls; or program.save_checkpoint(folder)"
+        raise WeightsError(value, cause, remedy)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RankState":
+        return RankState({name: copy.deepcopy(value, memo) for name, value in self.items()})
+
+
 def model_state(
     storage: Storage,
     held: Sequence[ShardedParameter],
     further: Mapping[str, Tensor],
     value: Callable[[ShardedParameter], Tensor] = lambda held: held.values,
-) -> dict[str, Tensor]:
+) -> RankState:
     """This rank's values by the program's names: parameters as DTensors, and views of what is whole on each rank.
 
     value  of a parameter; by default a view
     """
     parameters = {h.name: storage.dtensor(h, value(h)) for h in held}
-    return {**parameters, **{name: tensor.detach() for name, tensor in further.items()}}
+    return RankState({**parameters, **{name: tensor.detach() for name, tensor in further.items()}})
+
+
+def is_sharded(state: Mapping[str, object]) -> bool:
+    """Whether it is a rank's part; else whole tensors."""
+    return any(isinstance(value, DTensor) for value in state.values())
 
 
 def load_model_state(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

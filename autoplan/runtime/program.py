@@ -154,8 +154,12 @@ class Program(RankModel):
         """Another learning rate than the plan's; where there is a schedule, the one that it starts from."""
         self.updates.set_learning_rate(rate)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self, full: bool = False) -> dict[str, Tensor]:
         """What this rank holds of the model, for tools of one's own: an average of the weights, another checkpoint.
+
+        full  whole tensors on the CPU of every rank, under the names that the model itself has: what torch.save
+              writes and the model's own ``load_state_dict`` takes up. Every rank calls it; ``full_state_dict`` is the
+              same on rank 0 alone
 
         By the program's names, which every plan of the model shares: parameters as DTensors over their stage's mesh,
         buffers whole, and on rank 0 what the program never reads. Like a module's they are views, which a step changes:
@@ -163,6 +167,8 @@ class Program(RankModel):
         ``load_state_dict`` takes it up. Replicas that step by themselves are averaged, in copies. The optimizer's
         state, the count of steps and the schedule's are ``program.optimizer.state_dict()``.
         """
+        if full:
+            return whole_tensors.on_every_rank(self.full_state_dict(), self.device)
         further = self.stages.buffers | self.unread
         if self.local is None:
             return own_state.model_state(self.storage, self.held, further)
@@ -170,11 +176,14 @@ class Program(RankModel):
         return own_state.model_state(self.storage, self.held, further, lambda held: local.mean(held.values))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up a ``state_dict`` of this plan, bit for bit; every rank gives its own.
+        """Takes up a ``state_dict`` of this plan, bit for bit; every rank gives its own, or the same whole tensors.
 
         WeightsError, on every rank and before anything is changed, where a key is missing or too many, or a tensor has
-        another shape, dtype or placement. ``load_weights`` takes whole tensors under the user's names.
+        another shape, dtype or placement.
         """
+        if isinstance(state, Mapping) and not own_state.is_sharded(state):
+            self.load_weights(state, strict=True)
+            return
         with self._during("loading a state", "load_state_dict"):
             further = self.stages.buffers | self.unread
             own_state.load_model_state(own_state.model_state(self.storage, self.held, further), state)

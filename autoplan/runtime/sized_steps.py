@@ -4,16 +4,14 @@ program.py reads its sizes off what enters, so the same modules run. What the ru
 of messages and the order of microbatches, is made for each size when it first comes.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from autoplan.errors import InputsError, ParallelismError
-from autoplan.ir.typed_program import Lowered
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime.collectives.objects import together
-from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, sizes_of, unsettled
+from autoplan.runtime.data.batch_sizes import program_of, sizes_of, unsettled
+from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.program_spec import ProgramSpec
 
@@ -21,15 +19,18 @@ Engine = LoopEngine | PipelineEngine
 
 
 class SizedSteps:
-    """The plan, and the engine that runs it, by the sizes of the whole batch."""
+    """The plan, and the engine that runs it, by the sizes of the whole batch.
+
+    whole  whether the last batch was given whole: then a shorter one that is the same on all ranks is, too
+    """
 
     def __init__(self, spec: ProgramSpec, engine: Engine) -> None:
-        self.spec, self.planned = spec, planned_sizes(spec.lowered)
+        self.spec, self.planned, self.whole = spec, planned_sizes(spec.lowered), False
         self.made: dict[BatchSizes, tuple[ProgramSpec, Engine]] = {self.planned: (spec, engine)}
 
     def checked(self, batch: Batch, rows: Rows | None, device: torch.device) -> Given:
         """A rank's batch, before all agree. InputsError where it is none of the plan's."""
-        given = unsettled(self.spec, batch, rows, device)
+        given = unsettled(self.spec, batch, rows, device, self.whole)
         if given is None:
             spec, _ = self.at(sizes_of(self.spec, batch, rows))
             given = given_batch(spec, batch, device, rows)
@@ -39,6 +40,7 @@ class SizedSteps:
         """What runs the batch that all ranks agree on. InputsError, on every rank, where rows of which only that told
         whose they are turn out to be none of the plan's on any."""
         form = None if given.form == "either" else given.form
+        self.whole = form == "whole"
         if given.sizes.rows:
             return *self.at(sizes_of(self.spec, batch, form)), given
         return together(lambda: self.compared(batch, form, device))
@@ -50,20 +52,10 @@ class SizedSteps:
 
     def at(self, sizes: BatchSizes) -> tuple[ProgramSpec, Engine]:
         """InputsError where the program doesn't run at that size, or the plan's memory isn't for it. A program that was
-        made by hand, without a plan, is for its one size."""
+        made by hand, without a plan, is for its one size, with which ``given_batch`` compares."""
         if self.spec.resized is None:
             return self.made[self.planned]
         if sizes not in self.made:
-            spec = replace(self.spec, lowered=self.lowered(sizes, self.spec.resized))
+            spec = replace(self.spec, lowered=program_of(self.spec, sizes))
             self.made[sizes] = spec, self.made[self.planned][1].resized(spec)
         return self.made[sizes]
-
-    def lowered(self, sizes: BatchSizes, resized: Callable[[BatchSizes], Lowered]) -> Lowered:
-        """The typed program; InputsError likewise."""
-        if sizes.rows > self.planned.rows or sizes.tokens > self.planned.tokens:
-            cause = f"the plan's memory is for {self.planned}"
-            raise InputsError(str(sizes), cause, "give no more, or plan again with this one as example_inputs")
-        try:
-            return resized(sizes)
-        except ParallelismError as error:
-            raise InputsError(error.value, error.cause, error.remedy) from None

@@ -87,7 +87,7 @@ class Losses:
         if (p.tp or 1) * (p.pp or 1) * (p.cp or 1) * (p.ep or 1) > 1:
             sizes = {"dp": p.dp, "tp": p.tp, "pp": p.pp, "cp": p.cp, "ep": p.ep}
             said = ", ".join(f"{name}={size}" for name, size in sizes.items() if size)
-            self.lost.append(f"{said} ({why}): dp={devices}, with microbatch and recomputation found anew")
+            self.lost.append(f"{said} ({why}): dp={devices}, with ZeRO, microbatch and recomputation found anew")
             self.parallelism = Parallelism(
                 dp=devices,
                 tp=1,
@@ -95,7 +95,6 @@ class Losses:
                 cp=1,
                 ep=1,
                 etp=1,
-                zero=p.zero,
                 offload=p.offload,
                 local_steps=p.local_steps,
                 dp_replicate=p.dp_replicate,

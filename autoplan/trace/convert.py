@@ -318,7 +318,8 @@ def check_changed(changed: Collection[str], builder: Builder) -> None:
         raise TraceError(
             name,
             "forward changes it in place, and only batch norm's statistics may change",
-            "compute the new value outside of forward, or return it",
+            "compute the new value outside of forward, or return it; if it changes in training alone, as the vectors "
+            "of spectral norm, call .eval() of the submodule that changes it, and it stays",
         )
 
 

@@ -15,12 +15,13 @@ from autoplan.trace.blocks import Flat, constant_nodes, expand, fold
 from autoplan.trace.builder import type_of
 from autoplan.trace.caches import forgetting
 from autoplan.trace.capture import capture
-from autoplan.trace.checks.autograd_functions import check_backwards, watched
+from autoplan.trace.checks.autograd_functions import forms_of, watched
 from autoplan.trace.checks.hooks import check_hooks, hook_notes
 from autoplan.trace.checks.modes import mode_notes, set_modes, wholly_evaluated
 from autoplan.trace.checks.observed import Observed, Seen
 from autoplan.trace.checks.side_effects import refusals
 from autoplan.trace.checks.steady_state import check_settled
+from autoplan.trace.checks.straight_through import Form
 from autoplan.trace.checks.tensors import check_tensors, storage_names, storage_of
 from autoplan.trace.checks.trained import check_strange, check_trained
 from autoplan.trace.convert import Converted, Names, convert
@@ -80,8 +81,9 @@ def flat_of(
 
 def flat_within(
     model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[Kept],
-    evaluated: bool,
+    evaluated: bool, forms: Sequence[Form] = (),
 ) -> Flat:  # fmt: skip
+    """forms  of calls of the user's own functions, in the place of these"""
     binding, mode, trains = bind(model, inputs, loss_fn), fake_mode(), training and not evaluated
 
     def anew() -> Observed:
@@ -95,7 +97,7 @@ def flat_within(
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
     module = anew()
     seen, names = module.seen, naming(model, module.model, binding.names, kept)
-    with watched() as calls, refusals(training), forgetting(model):
+    with watched(forms) as calls, refusals(training), forgetting(model):
         program = capture(module, batch)
         check_strange(seen.strange, model)
         trained = {names.state(f"model.{name}") for name in seen.trained}
@@ -103,7 +105,8 @@ def flat_within(
             check_settled(program, module, batch, mode, anew)
     flat = replace(flatten(model, convert(program, names)), notes=tuple(seen.noted))
     if trains:
-        check_backwards(calls)
+        if found := forms_of(calls):
+            return flat_within(model, inputs, loss_fn, training, dtype, kept, evaluated, [*forms, *found])
         check_trained(flat, trained)
     return flat
 

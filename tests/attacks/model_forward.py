@@ -181,20 +181,32 @@ def autocast_around(_: Place) -> str:
         return refused(lambda: traced(Two()), "torch.autocast")
 
 
-@attack("planning within torch.no_grad", "a straight-through function isn't looked at")
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Clipping(Straight):
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.clamp(-1e-3, 1e-3)
+
+
+@attack("a straight-through function", "gradients of round, which are zero")
+def straight(_: Place) -> str:
+    return as_one_device(Two(lambda m, x: m.b(Straight.apply(3 * m.a(x)))))
+
+
+@attack("planning within torch.no_grad", "a function that clips gradients isn't looked at")
 def planned_without_gradients(_: Place) -> str:
-    class Straight(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.round()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient
-
     with torch.no_grad():
         traced(Two())
-        return refused(lambda: traced(Two(lambda m, x: m.b(Straight.apply(m.a(x))))), "Straight")
+        return refused(lambda: traced(Two(lambda m, x: m.b(Clipping.apply(m.a(x))))), "Clipping", "nor linear")
 
 
 @attack("a refused model, and then the same without its hook", "torch itself is left patched")

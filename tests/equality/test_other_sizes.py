@@ -3,6 +3,8 @@ device's, and the planned batch goes on as before."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from torch.nn import functional
 from autoplan import Training
 from autoplan.errors import InputsError
 from autoplan.evaluation.proof import prove
+from autoplan.runtime.data.loader import Batches
 from autoplan.trace.passes.precision import widened
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import loss_of, plain_experts
@@ -178,13 +181,96 @@ def drop_through(
 
 def test_what_is_dropped_at_other_sizes_is_the_same_under_every_split(pool: RankPool, tmp_path: Path) -> None:
     losses = []
-    for number, pinned in enumerate(({"dp": 4, "tp": 1, "pp": 1}, {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 8})):
+    microbatches = {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 2}
+    for number, pinned in enumerate(({"dp": 4, "tp": 1, "pp": 1}, microbatches)):
         model, batch, loss_fn = zoo.small("gpt2", dropout=0.2)
         torch.manual_seed(0)
         plan = planned(tmp_path / str(number), model, batch, loss_fn, Training(precision="fp64"), **pinned)
-        batches = [cut(plan.batch, 8), cut(plan.batch, 4, 8)]
+        batches = [cut(plan.batch, 8), cut(plan.batch, 4, 8), cut(plan.batch, 4)]
         losses.append(pool.run(drop_through, str(plan.folder), plan.weights, batches)[0])
     assert max(map(relative, *losses)) < BOUND and relative(losses[0][0], losses[0][1]) > 1e-3
+
+
+class Normed(nn.Module):
+    """Batch norm: each microbatch's rows have statistics of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.norm(self.inner(x)).relu())
+
+
+@pytest.mark.parametrize(
+    ("pinned", "sizes", "refused"),
+    [
+        ({"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2}, [(8, 2), (4, 1), (2, 1)], 6),
+        ({"dp": 1, "tp": 2, "pp": 2, "micro_batch": 4}, [(8, 2), (6, 2), (3, 1)], 0),
+    ],
+    ids=str,
+)
+def test_a_short_batch_s_microbatches_are_those_of_one_device(
+    pool: RankPool, tmp_path: Path, pinned: dict[str, object], sizes: Sequence[tuple[int, int]], refused: int
+) -> None:
+    """As few as keep each no larger than planned, whatever dp is: each size is (rows, microbatches)."""
+    training = Training(precision="fp64", optimizer="sgd", learning_rate=RATE, statistics="microbatch")
+    plan = planned(tmp_path / "out", Normed(), features(), functional.mse_loss, training, **pinned)
+    batches = [cut(plan.batch, rows) for rows, _ in sizes]
+    expected, optimizer = [], torch.optim.SGD(plan.module.train().parameters(), lr=RATE)
+    for batch, (_, count) in zip(batches, sizes, strict=True):
+        optimizer.zero_grad()
+        chunks = zip(*(value.chunk(count) for value in batch.values()), strict=True)
+        parts = [dict(zip(batch, rows, strict=True)) for rows in chunks]
+        losses = [loss_of(plan.module, plan.loss_fn, part) / count for part in parts]
+        torch.stack(losses).sum().backward()
+        expected.append(sum(float(loss.detach()) for loss in losses))
+        optimizer.step()
+    for losses, _, state in pool.run(step_through, str(plan.folder), plan.weights, batches):
+        assert max(map(relative, losses, expected)) < BOUND
+        after = plan.module.state_dict()
+        assert all(apart(value, after[key]) < 1e-8 for key, value in state.items() if value.is_floating_point())
+    if refused:
+        for told, _ in pool.run(refusals, str(plan.folder), plan.weights, [cut(plan.batch, refused), plan.batch]):
+            assert told[0].startswith("a batch of 6 rows: one device has statistics over 2 microbatches of 3 rows")
+
+
+def through_batches(
+    rank: int, world: int, folder: str, weights: Mapping[str, Tensor], batches: Sequence[Batch], own: bool
+) -> tuple[list[float], str, str]:
+    """On one rank: the losses of what ``Batches`` gives, why it ended, and what stderr was told."""
+    program, losses = loaded(folder, weights), []
+    place, ways = program.axes["dp"].rank, program.axes["dp"].size
+    given = [{name: v.tensor_split(ways)[place] for name, v in b.items()} for b in batches] if own else batches
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        loader = Batches(program.spec, given)
+        for batch in loader:
+            losses.append(float(program.step(batch)))
+            program.optimizer.step()
+    return losses, loader.ended, told.getvalue()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["whole", "own"])
+@pytest.mark.parametrize("rows", [4, 2], ids=["as many as a rank's", "fewer"])
+def test_batches_train_on_a_short_last_batch(pool: RankPool, tmp_path: Path, rows: int, own: bool) -> None:
+    """Also on one of as many rows as a data rank has of the planned one: those before it were whole."""
+    plan = of_zoo(tmp_path, "mlp", dp=2, tp=2, pp=1)
+    batches = [plan.batch, cut(plan.batch, rows)]
+    expected, _ = on_one_device(plan, batches)
+    for losses, ended, told in pool.run(through_batches, str(plan.folder), plan.weights, batches, own):
+        assert max(map(relative, losses, expected)) < BOUND and len(losses) == 2
+        assert (ended, told) == ("the data ended after 2 batches", "")
+
+
+def test_a_short_last_batch_that_is_left_out_is_told(pool: RankPool, tmp_path: Path) -> None:
+    plan = of_zoo(tmp_path, "mlp", dp=4, tp=1, pp=1)
+    found = pool.run(through_batches, str(plan.folder), plan.weights, [plan.batch, cut(plan.batch, 3)], False)
+    said = "batch 2 has 3 rows of 8, and was left out: the plan splits rows over 4 data ranks"
+    assert all(len(losses) == 1 and ended.startswith(said) for losses, ended, _ in found)
+    assert [told.count("\n") for *_, told in found] == [1, 0, 0, 0]
+    assert said in found[0][2] and "give 4 rows; drop_last=True of the loader says that it is meant" in found[0][2]
+    found = pool.run(through_batches, str(plan.folder), plan.weights, [plan.batch, cut(plan.batch, 6)], True)
+    assert "ranks have 1 to 2 rows of it" in found[0][1] and [t.count("\n") for *_, t in found] == [1, 0, 0, 0]
 
 
 def refusals(

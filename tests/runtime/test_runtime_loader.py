@@ -59,7 +59,8 @@ def in_two_goes(rank: int, world: int, folder: str) -> tuple[list, bool]:
 
 def test_data_that_end_within_a_batch_end_training_with_a_checkpoint(pool: RankPool, tmp_path: Path) -> None:
     for told, equal in pool.run(in_two_goes, str(tmp_path)):
-        cut = "batch 5 has 3 rows of 8, and was left out"
+        cut = "batch 5 has 3 rows of 8, and was left out: a program without a plan is for its one size"
+        cut += f". give a batch of 8 rows of {tiny.SEQ} tokens"
         assert told == [(4, cut), (2, "the data ended after 2 batches"), (4, cut)]
         assert equal
 
@@ -96,7 +97,7 @@ def refused(rank: int, world: int) -> list[str]:
 def test_data_that_are_too_few_are_named(pool: RankPool) -> None:
     for too_few, none, short in pool.run(refused):
         assert "position=2: the loader ends after 1 batches" in too_few
-        assert "the loader: it gives no whole batch: the data ended after 0 batches" in none
+        assert "the loader: it gives no batch for a step: the data ended after 0 batches" in none
         assert "tokens of shape (5, 3): the plan is for a batch of (8, 3)" in short
 
 

@@ -1,12 +1,18 @@
-"""Models as people bring them: tensors of their own, recurrent layers, norms of weights, adapters, frozen parts."""
+"""Models as people bring them: tensors of their own, recurrent layers, norms of weights, adapters, frozen parts, own
+backwards."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.utils import spectral_norm as old_spectral_norm
+from torch.nn.utils.parametrizations import spectral_norm
 
 from tests.support.brought import LENGTH, ROWS, VOCABULARY, WIDTH, Made, hidden, ids, mlp, model, some_labels
 
@@ -312,3 +318,62 @@ class Turned(nn.Module):
 @model
 def turned() -> Made:
     return Turned(), (hidden(), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Reversed(Function):
+    """Gradients of a domain's classifier, turned round (Ganin and Lempitsky 2015)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.neg() * ctx.scale, None
+
+
+class Quantized(Function):
+    """Rounded to codes; gradients pass straight through within bounds, and are added up in place. Two results."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        codes = (x / step).round().clamp(-8, 7)
+        ctx.save_for_backward(codes, step)
+        ctx.mark_non_differentiable(codes)
+        return codes * step, codes
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        codes, step = ctx.saved_tensors
+        passed = torch.zeros_like(gradient)
+        passed.add_(gradient * ((codes > -8) & (codes < 7)))
+        return passed, (gradient * codes).sum().view_as(step) / codes.numel() ** 0.5
+
+
+class OwnBackwards(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.step, self.head, self.domain = nn.Parameter(torch.tensor([0.05])), nn.Linear(WIDTH, 4), nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        for layer in self.layers:
+            x, codes = Quantized.apply(layer(x).tanh(), self.step)
+        domain = F.cross_entropy(self.domain(Reversed.apply(x, 0.5)), labels % 2)
+        return F.cross_entropy(self.head(x), labels) + domain + 0 * codes.abs().mean()
+
+
+@model
+def own_backwards() -> Made:
+    return OwnBackwards(), (hidden(), ids(ROWS, below=4)), None
+
+
+@model
+def frozen_spectral_norm() -> Made:
+    """Its power iterations rest: in training they would change its vectors in forward, which is refused."""
+    body = nn.Sequential(old_spectral_norm(nn.Linear(WIDTH, WIDTH)), nn.GELU(), spectral_norm(nn.Linear(WIDTH, 4)))
+    body[0].eval()
+    body[2].parametrizations.weight.eval()  # type: ignore[union-attr]
+    return body, (hidden(), ids(ROWS, below=4)), F.cross_entropy

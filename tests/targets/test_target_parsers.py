@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from autoplan.options import Parallelism
 from autoplan.targets import config_of
-from tests.support.target_parsers import PARSERS, parsed
+from tests.support.target_parsers import PARSERS, parsed, pins_of
 from tests.targets.test_targets import WAYS, record
 
 FURTHER = (
@@ -26,8 +28,12 @@ def test_it_is_accepted_and_says_the_plan(kind: str, pinned: Parallelism) -> Non
         pytest.skip(f"{kind} isn't installed")
     p = config.parallelism
     single = (p.dp or 1) * (p.ep or 1) == 1  # of one replica nothing is sharded
-    told = {"rows": plan.model.batch[0].type.shape[0], "zero": 0 if single else p.zero, "devices": 4,
+    told = {"rows": plan.model.batch[0].type.shape[0], "zero": 0 if single else p.zero or 0, "devices": 4,
             "recompute": p.recompute or "none"}  # fmt: skip
     assert found.items() & told.items() == {(name, told[name]) for name in found.keys() & told.keys()}
+    read = pins_of(found, config)
+    asked = {f.name: getattr(p, f.name) for f in fields(p) if getattr(p, f.name) is not None}
+    differ = {name: (value, getattr(read, name)) for name, value in asked.items() if getattr(read, name) != value}
+    assert differ == {}
     if (p.tp or 1) > 1 and "sequence_parallel" in found:
         assert found["sequence_parallel"] == bool(p.sequence_parallel)

@@ -126,7 +126,7 @@ def test_what_is_lost_has_a_price(kind: str) -> None:
 
 
 def test_what_does_not_fit_has_none() -> None:
-    small = replace(record(WAYS[1]), cluster=ClusterSpec(1, 4, "cpu", memory_bytes=2**21))
+    small = replace(record(WAYS[1]), cluster=ClusterSpec(1, 4, "cpu", memory_bytes=2**18))
     with alone():
         config = Plan(small).export_config("deepspeed")
     assert config.costs is None and config.why and "not priced" in str(config)

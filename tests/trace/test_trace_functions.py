@@ -1,5 +1,5 @@
-"""What a graph can't hold: a backward that isn't the forward's derivative and sizes that values tell are refused,
-assertions on values are left out."""
+"""What a graph can't hold: a backward that isn't the forward's derivative is written out or refused, sizes that values
+tell are refused, assertions on values are left out."""
 
 from __future__ import annotations
 
@@ -102,11 +102,30 @@ def test_one_whose_backward_is_the_derivative_is_traced(made: nn.Module) -> None
     assert trace(made, (torch.randn(4, 8),), training=True).segments
 
 
-@pytest.mark.parametrize("function", [Straight, Clipping])
-def test_one_of_another_backward_is_refused_by_name(function: type[Function]) -> None:
-    with pytest.raises(TraceError, match=rf"{function.__name__}.apply.*isn't the derivative"):
-        trace(Applying(function), (torch.randn(4, 8),), training=True)
-    assert trace(Applying(function), (torch.randn(4, 8),), training=False).segments, "no gradient is wanted"
+class Reversed(Scaled):
+    """A backward of the other sign, which gathers in place."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.new_zeros(ctx.shape).index_add_(0, ctx.rows, gradient * -ctx.factor), None, None
+
+
+@pytest.mark.parametrize("made", [Applying(Straight), Applying(Reversed, ROWS, 3.0)])
+def test_one_of_another_backward_is_traced_with_it(made: nn.Module) -> None:
+    x = torch.randn(4, 8)
+    model = trace(made, (x,), training=True)
+    parameters = {name: value.detach().clone().requires_grad_() for name, value in made.named_parameters()}
+    loss, wanted = interpret(model, parameters, {"x": x}), made(x)
+    torch.testing.assert_close(loss, wanted, rtol=0, atol=0)
+    found = torch.autograd.grad(loss, [*parameters.values()])
+    torch.testing.assert_close(found, torch.autograd.grad(wanted, [*made.parameters()]))
+    assert all(value.abs().sum() > 0 for value in found)
+
+
+def test_one_whose_backward_is_not_linear_is_refused_by_name() -> None:
+    with pytest.raises(TraceError, match=r"Clipping.apply.*isn't the derivative of its forward, nor linear"):
+        trace(Applying(Clipping), (torch.randn(4, 8),), training=True)
+    assert trace(Applying(Clipping), (torch.randn(4, 8),), training=False).segments, "no gradient is wanted"
 
 
 def test_one_that_cannot_be_tried_is_refused_with_what_it_says() -> None:
@@ -117,8 +136,9 @@ def test_one_that_cannot_be_tried_is_refused_with_what_it_says() -> None:
 def test_large_operands_are_tried_small_and_torchs_own_function_is_as_it_was() -> None:
     before = Function.__dict__["apply"]
     assert trace(Applying(Square), (torch.zeros(1 << 18, 8, device="meta"),), training=True).segments
+    assert trace(Applying(Straight), (torch.zeros(1 << 18, 8, device="meta"),), training=True).segments
     with pytest.raises(TraceError, match="isn't the derivative"):
-        trace(Applying(Straight), (torch.zeros(1 << 18, 8, device="meta"),), training=True)
+        trace(Applying(Clipping), (torch.zeros(1 << 18, 8, device="meta"),), training=True)
     assert Function.__dict__["apply"] is before
 
 

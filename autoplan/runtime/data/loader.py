@@ -6,8 +6,11 @@ import torch
 import torch.distributed as dist
 
 from autoplan.errors import InputsError
-from autoplan.runtime.data.microbatches import Batch, named
+from autoplan.lower.resized import planned_sizes
+from autoplan.runtime.data.batch_sizes import program_of, sizes_of
+from autoplan.runtime.data.microbatches import Batch, Rows, named
 from autoplan.runtime.elastic.launch import device_of
+from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.program_spec import ProgramSpec
 
 
@@ -20,13 +23,15 @@ class Batches:
             program.optimizer.step()
             program.save_checkpoint(folder, extra={"position": batches.position})
 
-    Where the data end within a batch, its rows are left out, as by a DataLoader with drop_last, though a step takes a
-    shorter batch, and the iteration ends; it ends too, for all ranks, where any rank's loader does.
-    What follows the loop, a last checkpoint say, is then run by all, and ``ended`` says what was left out.
+    A short last batch is trained on. If the program can't run it (rows that the data axis doesn't divide, say), or
+    ranks have different numbers of rows, the iteration ends before it, and stderr says so with cause and remedy. The
+    iteration ends too, for all ranks, where any rank's loader does. What follows the loop, a last checkpoint say, is
+    then run by all, and ``ended`` says why it ended.
 
-    loader    gives whole batches, the same on every rank, or each rank's own rows
+    loader    gives whole batches, the same on every rank, or each rank's own rows; its drop_last=True leaves short ones
+              out without a word
     position  batches to skip: those of earlier runs
-    InputsError where the loader ends before ``position``, or gives no batch at all.
+    InputsError where the loader ends before ``position``, or gives no batch that a step takes.
     """
 
     def __init__(self, spec: ProgramSpec, loader: Iterable[Batch], position: int = 0) -> None:
@@ -38,32 +43,35 @@ class Batches:
         first = self.skip(given)
         while True:
             batch = next(given, None)
-            rows = None if batch is None else rows_of(self.spec, batch)
+            rows = 0 if batch is None else rows_of(self.spec, batch)
             first = first or rows
-            short = rows is not None and first is not None and rows < first
-            if short:
-                self.ended = f"batch {self.position + 1} has {rows} rows of {first}, and was left out"
-            if not all_have(batch is not None and not short):
+            refused = "" if batch is None or rows >= first else refusal(self.spec, batch, first)
+            least, most, some_refused = extremes(rows, bool(refused))
+            if some_refused or least == 0 or least < most:
                 break
             assert batch is not None
             self.position += 1
             yield batch
-        where = "" if batch is None or short else " on another rank"
-        self.ended = self.ended or f"the data ended after {self.position} batches{where}"
+        self.ended = f"the data ended after {self.position} batches" + " on another rank" * (batch is not None)
+        if some_refused or least > 0:
+            cause = refused or f"ranks have {least} to {most} rows of it"
+            self.ended = f"batch {self.position + 1} has {rows} rows of {first}, and was left out: {cause}"
+            if dist.get_rank() == 0:
+                note(f"{self.ended}; drop_last=True of the loader says that it is meant")
         if self.position == 0:
-            raise InputsError("the loader", f"it gives no whole batch: {self.ended}", "give it more data")
+            raise InputsError("the loader", f"it gives no batch for a step: {self.ended}", "give it more data")
 
-    def skip(self, given: Iterator[Batch]) -> int | None:
-        """Passes over the batches of earlier runs; the rows of the last of them."""
-        rows = None
+    def skip(self, given: Iterator[Batch]) -> int:
+        """Passes over the batches of earlier runs; the rows of the first of them."""
+        first = 0
         for done in range(self.position):
             batch = next(given, None)
             if batch is None:
                 raise InputsError(
                     f"position={self.position}", f"the loader ends after {done} batches", "give it the same data again"
                 )
-            rows = rows_of(self.spec, batch)
-        return rows
+            first = first or rows_of(self.spec, batch)
+        return first
 
 
 def rows_of(spec: ProgramSpec, batch: Batch) -> int:
@@ -72,8 +80,19 @@ def rows_of(spec: ProgramSpec, batch: Batch) -> int:
     return min((given[v.name].shape[0] for v in spec.lowered.batch if v.type.shape), default=0)
 
 
-def all_have(this: bool) -> bool:
-    """Whether every rank has one."""
-    having = torch.tensor(int(this), device=device_of(str(dist.get_backend())))
+def refusal(spec: ProgramSpec, batch: Batch, first: int) -> str:
+    """Why a step can't run a batch that is shorter than the first, which had so many rows; "" where it can."""
+    form: Rows = "whole" if first == planned_sizes(spec.lowered).rows else "own"
+    try:
+        program_of(spec, sizes_of(spec, batch, form))
+    except InputsError as error:
+        return f"{error.cause}. {error.remedy}"
+    return ""
+
+
+def extremes(rows: int, refused: bool) -> tuple[int, int, bool]:
+    """The fewest and the most rows that any rank has, and whether any can't run its own."""
+    having = torch.tensor([rows, -rows, -refused], device=device_of(str(dist.get_backend())))
     dist.all_reduce(having, dist.ReduceOp.MIN)
-    return bool(having.item())
+    least, most, some_refused = having.tolist()
+    return least, -most, bool(some_refused)

@@ -83,40 +83,7 @@ def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Row
     return Given(values, split, forms[split[0]] if split else None, count, planned_sizes(spec.lowered))
 
 
-def unsettled(spec: ProgramSpec, batch: Batch, rows: Rows | None, device: torch.device) -> Given | None:
-    """A batch of which shapes don't tell whether it is whole or a data rank's: rows as the plan has for neither, and
-    nothing said. None for any other."""
-    planned, ways = planned_sizes(spec.lowered).rows, spec.size(DATA)
-    given = sizes_of(spec, batch, "whole")
-    if spec.resized is None or rows is not None or ways == 1 or given.rows in (planned, planned // ways):
-        return None
-    known = named([value.name for value in spec.lowered.batch], batch)
-    values = {v.name: in_dtype(spec, v, known[v.name], device) for v in spec.lowered.batch}
-    split = tuple(v.name for v in spec.lowered.batch if own_rows(spec, v) != tuple(v.type.shape))
-    return Given(values, split, "either", given.rows, BatchSizes(0, given.tokens)) if split else None
-
-
-def sizes_of(spec: ProgramSpec, batch: Batch, rows: Rows | None = None) -> BatchSizes:
-    """The sizes of the whole batch that a rank is given, or given its rows of.
-
-    rows  as of ``given_batch``; where nothing is said, as many rows as the planned batch has for a rank are its own
-    InputsError where a name isn't the plan's. Shapes that are none of the plan's are compared by ``given_batch``.
-    """
-    planned, ways = planned_sizes(spec.lowered), spec.size(DATA)
-    known = named([value.name for value in spec.lowered.batch], batch)
-    with_rows = next((v for v in spec.lowered.batch if v.type.shape[:1] == (planned.rows,)), None)
-    first, shape = spec.lowered.batch[0], tuple(known[spec.lowered.batch[0].name].shape)
-    tokens = shape[1] if planned.tokens and len(shape) == len(first.type.shape) else planned.tokens
-    if with_rows is None or not known[with_rows.name].ndim:
-        return BatchSizes(planned.rows, tokens)
-    count = known[with_rows.name].shape[0]
-    own = rows == "own" or (rows is None and count == own_rows(spec, with_rows)[0])
-    return BatchSizes(count * ways if own else count, tokens)
-
-
-def stacked(
-    spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis], device: torch.device
-) -> dict[str, Tensor]:
+def stacked(spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis], device: torch.device) -> dict[str, Tensor]:
     """This rank's microbatches of what it was given, each input by name, on its device: no other rows are copied."""
     coordinates = {name: axis.rank for name, axis in axes.items()}
     own = {axis: rank for axis, rank in coordinates.items() if axis != DATA}

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from autoplan.ir.mesh import whole_axis
 from autoplan.ir.typed_program import StoredParameter
+from autoplan.runtime.collectives.objects import from_first
 from autoplan.runtime.parallel.flat_param_views import matrices
 from autoplan.runtime.parallel.meshes import reordered, sharded_meshes
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
@@ -139,6 +140,23 @@ def by_user_names(values: Iterator[tuple[StoredParameter, Tensor]]) -> dict[str,
         whole = parts[0][1] if first.dim < 0 else joined(parts)
         found |= {name: whole for name in (source, *first.aliases)}
     return found
+
+
+def on_every_rank(found: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """What the first rank has, on the CPU of all; names that share a tensor there do so everywhere."""
+    owners: dict[int, str] = {}
+    for name, value in found.items():
+        owners.setdefault(id(value), name)
+    mine = dist.get_rank() == 0
+    whole: dict[str, Tensor] = {}
+    for name, owner, shape, dtype in from_first([(n, owners[id(v)], v.shape, v.dtype) for n, v in found.items()]):
+        if owner == name:
+            moved = found[name].to(device) if mine else torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(moved, src=0)
+            whole[name] = found[name] if mine else moved.to("cpu")
+        else:
+            whole[name] = whole[owner]
+    return whole
 
 
 def joined(parts: Sequence[tuple[StoredParameter, Tensor]]) -> Tensor:

@@ -1,12 +1,11 @@
 """A user's ``torch.autograd.Function``: export writes down what its forward computes and loses its backward.
 
-So it is tried on numbers whether its backward is the derivative of its forward; where it isn't, the model is refused,
-for it would be trained by other gradients.
+So it is tried on numbers whether its backward is the derivative of its forward. Where it isn't, the call is traced as
+other operators (``straight_through``), or refused, for the model would be trained by other gradients.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,50 +13,21 @@ from torch import Tensor
 from torch.autograd import Function
 
 from autoplan.errors import TraceError
+from autoplan.trace.checks.straight_through import Call, Context, Form, Operand, form_of, straight_through
 
 LARGEST, CLIPPED = 1 << 20, 8  # elements of what is tried as it is; the longest dim where that would be more
 SCALES = ((1.0, 1.0), (50.0, 1.0), (1.0, 1e9))  # of operands and of the gradient of the result
+Run = Callable[[Call, Sequence[object]], object]
 ALIKE = 1e-9  # relative, in the 2-norm: constants are often written with few digits
 
 
-@dataclass(frozen=True)
-class Operand:
-    """A tensor as it was given: only what it looks like."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    trained: bool
-
-
-@dataclass(frozen=True)
-class Call:
-    function: type[Function]
-    args: tuple[object, ...]
-
-
-class Context:
-    """What a forward leaves for its backward, which isn't run."""
-
-    def __init__(self, needed: tuple[bool, ...]) -> None:
-        self.needs_input_grad = needed
-        self.saved_tensors: tuple[Tensor | None, ...] = ()
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        self.saved_tensors = tensors
-
-    save_for_forward = save_for_backward
-
-    def mark_dirty(self, *_: Tensor) -> None: ...
-
-    def mark_non_differentiable(self, *_: Tensor) -> None: ...
-
-    def set_materialize_grads(self, value: bool) -> None: ...
-
-
 @contextmanager
-def watched() -> Iterator[list[Call]]:
+def watched(forms: Sequence[Form] = ()) -> Iterator[list[Call]]:
     """Within it, what functions of the user's are applied to tensors that gradients are wanted of. torch's own, such as
-    its checkpointing, have the backward of what they run."""
+    its checkpointing, have the backward of what they run.
+
+    forms  run in the place of these calls
+    """
     calls: list[Call] = []
     whole = Function.__dict__["apply"]
 
@@ -65,7 +35,11 @@ def watched() -> Iterator[list[Call]]:
         operands = tuple(map(described, args))
         wanted = any(isinstance(o, Operand) and o.trained for o in operands)
         if torch.is_grad_enabled() and wanted and not cls.__module__.startswith("torch."):
-            calls.append(Call(cls, operands))
+            call = Call(cls, operands)
+            form = next((form for form in forms if form.call == call), None)
+            if form is not None:
+                return form.run(args)
+            calls.append(call)
         return whole.__func__(cls, *args, **kwargs)
 
     Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
@@ -79,22 +53,28 @@ def described(value: object) -> object:
     return Operand(tuple(value.shape), value.dtype, value.requires_grad) if isinstance(value, Tensor) else value
 
 
-def check_backwards(calls: Sequence[Call]) -> None:
-    """TraceError for a call whose backward isn't its forward's derivative, or can't be tried."""
+def forms_of(calls: Sequence[Call]) -> list[Form]:
+    """Other operators for each call whose backward isn't its forward's derivative; TraceError where there are none, or
+    the call can't be tried."""
     tried: list[Call] = []
+    forms = []
     for call in calls:
         if call in tried:
             continue
         tried.append(call)
         name = f"{call.function.__qualname__}.apply"
         try:
-            alike = all(is_derivative(call, *scales) for scales in SCALES)
+            if all(alike(call, *scales, forward_of) for scales in SCALES):
+                continue
+            linear = all(alike(call, *scales, straight_through) for scales in SCALES)
+            forms += [form_of(call)] if linear else []
         except Exception as error:  # whatever the user's code says of operands that aren't its own
             cause = f"its backward can't be tried on numbers ({type(error).__name__}: {error}), and isn't traced"
             raise TraceError(name, cause, REMEDY) from error
-        if not alike:
-            cause = "its backward isn't the derivative of its forward, and only what forward computes is traced"
+        if not linear:
+            cause = "its backward isn't the derivative of its forward, nor linear in the gradient that it is given"
             raise TraceError(name, cause, REMEDY)
+    return forms
 
 
 REMEDY = (
@@ -103,10 +83,11 @@ REMEDY = (
 )
 
 
-def is_derivative(call: Call, scale: float, gradient_scale: float) -> bool:
-    """Whether both give the same gradients at random operands, wherever the forward has a finite derivative."""
-    found = gradients(call, scale, gradient_scale, call.function.apply)
-    expected = gradients(call, scale, gradient_scale, lambda *args: forward_of(call.function, args))
+def alike(call: Call, scale: float, gradient_scale: float, run: Run) -> bool:
+    """Whether the call and what is run in its place give the same gradients at random operands, wherever the latter has
+    finite ones."""
+    found = gradients(call, scale, gradient_scale, applied)
+    expected = gradients(call, scale, gradient_scale, run)
     for got, wanted in zip(found, expected, strict=True):
         finite = wanted.isfinite()
         error = (got - wanted)[finite]
@@ -115,14 +96,19 @@ def is_derivative(call: Call, scale: float, gradient_scale: float) -> bool:
     return True
 
 
-def forward_of(function: Any, args: tuple) -> object:
+def applied(call: Call, args: Sequence[object]) -> object:
+    return call.function.apply(*args)
+
+
+def forward_of(call: Call, args: Sequence[object]) -> object:
     """What forward computes, differentiated by torch."""
+    function: Any = call.function
     context = Context(tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in args))
     apart = function.setup_context is not Function.setup_context
     return function.forward(*args) if apart else function.forward(context, *args)
 
 
-def gradients(call: Call, scale: float, gradient_scale: float, run: Callable[..., object]) -> list[Tensor]:
+def gradients(call: Call, scale: float, gradient_scale: float, run: Run) -> list[Tensor]:
     """Of every operand that wants one, in float64, zero where none comes; always of the same operands."""
     generator = torch.Generator().manual_seed(0)
     clipped = sum(torch.Size(o.shape).numel() for o in call.args if isinstance(o, Operand)) > LARGEST
@@ -130,7 +116,7 @@ def gradients(call: Call, scale: float, gradient_scale: float, run: Callable[...
     leaves = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
-        result = run(*(arg.clone() if isinstance(arg, Tensor) else arg for arg in args))
+        result = run(call, [arg.clone() if isinstance(arg, Tensor) else arg for arg in args])
     results = [r for r in (result if isinstance(result, tuple) else (result,)) if isinstance(r, Tensor)]
     weights = [torch.randn(r.shape, dtype=torch.float64, generator=generator) * gradient_scale for r in results]
     pairs = [(r, w.to(r.dtype)) for r, w in zip(results, weights, strict=True) if r.requires_grad]
