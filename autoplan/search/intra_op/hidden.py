@@ -1,5 +1,7 @@
-"""What products hide of the redistributions of what they read, for each arc of a value: weights' gradients of the sums
-of inputs' gradients, and these of what is gathered again."""
+"""What products hide of the redistributions of what they read, for each arc of a value.
+
+Weights' gradients hide the sums of inputs' gradients, and these what is gathered again.
+"""
 
 from __future__ import annotations
 
