@@ -28,6 +28,9 @@ from autoplan.ir.randomness import is_random, random_operators
 from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 from autoplan.runtime.inference.forward import MICROBATCHES
 
+GATHERS = ("all_gather", "all_gather_invariant")
+"""Steps that say whether a compiled segment keeps what they give."""
+
 MIXTURE, KEEPS = "autoplan.experts", MappingProxyType({"keep": "keeps(self)"})
 """An operator that says itself what of it is computed again, and how it is told."""
 
@@ -119,7 +122,7 @@ def emit_again(statement: Statement, scope: Scope, indent: int, gathered: bool =
     if isinstance(statement, Move):
         source = scope(statement.source)
         for step in statement.collectives:
-            source = collective_source(step, source, scope)
+            source = collective_source(step, source, scope, again=True)
         said = [*(collective_comment(step, there_alone=gathered) for step in statement.collectives), *said]
     else:
         source = expression(statement, scope)
@@ -175,9 +178,12 @@ def emit_move(
     return lines
 
 
-def collective_source(step: Collective, source: str, scope: Scope, in_place: bool = False) -> str:
+def collective_source(
+    step: Collective, source: str, scope: Scope, in_place: bool = False, again: bool = False
+) -> str:
+    """The call of a step. ``again``: of a value that is dropped and computed again."""
     arguments = [*step.dims, *([step.shape] if step.shape else []), *([step.spec] if step.spec else [])]
-    last = ", in_place=True" if in_place else ""
+    last = ", in_place=True" if in_place else ", keep=False" if again and step.op in GATHERS else ""
     return f"{step.op}({source}, {''.join(f'{scope.literal(a)}, ' for a in arguments)}{axis_source(step.axis)}{last})"
 
 

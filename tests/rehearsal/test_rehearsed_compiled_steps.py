@@ -51,12 +51,14 @@ def test_placed_tables_bring_their_constants_to_the_device(tmp_path: Path) -> No
     assert not found.failed, str(found)
 
 
-def test_what_is_gathered_again_is_issued_as_priced(tmp_path: Path) -> None:
-    """By an operator of the runtime's own, which a compiler can't take for the forward's gather."""
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_what_is_gathered_again_is_issued_as_priced(tmp_path: Path, ranks: int) -> None:
+    """By an operator of the runtime's own, which a compiler can't take for the forward's gather. Four ranks gather two
+    heads of keys and values, too, which are kept."""
     model, batch, _ = zoo.small("llama", layers=4)
     plan = autoplan.parallelize(
-        model, "1x2 h100-sxm", batch, training=Training(precision="bf16-mixed"),
-        parallelism=Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective", sequence_parallel=True),
+        model, f"1x{ranks} h100-sxm", batch, training=Training(precision="bf16-mixed"),
+        parallelism=Parallelism(dp=1, tp=ranks, pp=1, micro_batch=2, recompute="selective", sequence_parallel=True),
     )  # fmt: skip
     found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
     assert not found.failed, str(found)

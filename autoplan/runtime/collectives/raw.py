@@ -67,6 +67,14 @@ def all_gather(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     return _joined(_wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis)), x.shape, dim, axis)
 
 
+def gather_twice(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
+    """The same by an operator that a compiled segment's policy doesn't keep (``memory.selective``)."""
+    if x.is_complex() or not torch.compiler.is_compiling():
+        return all_gather(x, dim, axis)
+    x = x.contiguous()
+    return _joined(_gather_after(x, x, axis.size, _group(axis)), x.shape, dim, axis)
+
+
 def _joined(flying: Tensor, part: Sequence[int], dim: int, axis: MeshAxis) -> Tensor:
     """Parts of this shape, one after another and maybe still in flight, joined along dim."""
     stacked = _wire.wait_tensor(flying)

@@ -42,6 +42,8 @@ _ToReplicate = _pair(raw.identity, raw.all_reduce_sum)
 _ToInvariant = _pair(raw.identity, raw.mask)
 _AllGather = _pair(raw.all_gather, raw.reduce_scatter_sum)
 _AllGatherInvariant = _pair(raw.all_gather, raw.shard)
+_GatherTwice = _pair(raw.gather_twice, raw.reduce_scatter_sum)
+_GatherTwiceInvariant = _pair(raw.gather_twice, raw.shard)
 _Shard = _pair(raw.shard, raw.pad)
 _ShardInvariant = _pair(raw.shard, raw.all_gather)
 _ReduceScatter = _pair(raw.reduce_scatter_sum, raw.all_gather)
@@ -98,15 +100,16 @@ def to_invariant(x: Tensor, axis: MeshAxis) -> Tensor:
     return x if axis.size == 1 else _ToInvariant.apply(x, (), axis)
 
 
-def all_gather(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
+def all_gather(x: Tensor, dim: int, axis: MeshAxis, keep: bool = True) -> Tensor:
     """S(dim) -> R: the parts joined along dim, [.., s, ..] -> [.., n·s, ..]. Forward all-gather, backward
-    reduce-scatter."""
-    return x if axis.size == 1 else _AllGather.apply(x, (dim,), axis)
+    reduce-scatter. ``keep``: a compiled segment that recomputes selectively keeps the result; else it gathers again."""
+    return x if axis.size == 1 else (_AllGather if keep else _GatherTwice).apply(x, (dim,), axis)
 
 
-def all_gather_invariant(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
-    """S(dim) -> I: the parts joined along dim, [.., s, ..] -> [.., n·s, ..]. Forward all-gather, backward a slice."""
-    return x if axis.size == 1 else _AllGatherInvariant.apply(x, (dim,), axis)
+def all_gather_invariant(x: Tensor, dim: int, axis: MeshAxis, keep: bool = True) -> Tensor:
+    """S(dim) -> I: the parts joined along dim, [.., s, ..] -> [.., n·s, ..]. Forward all-gather, backward a slice.
+    ``keep``: as of ``all_gather``."""
+    return x if axis.size == 1 else (_AllGatherInvariant if keep else _GatherTwiceInvariant).apply(x, (dim,), axis)
 
 
 def shard(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:

@@ -34,11 +34,13 @@ KEPT = {
         "_scaled_dot_product_fused_attention_overrideable",
     ),
     "autoplan": ("experts", "routed_experts"),
-    "_c10d_functional": ("all_reduce", "reduce_scatter_tensor", "all_to_all_single", "broadcast"),
+    "_c10d_functional": (
+        "all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor", "all_to_all_single", "broadcast",
+    ),
 }  # fmt: skip
-"""Operators whose results a compiled segment keeps where its backward reads them, by namespace. What was gathered is
-gathered again. A collective's wait is none: on a result that has arrived it is nothing, and it returns the same
-memory."""
+"""Operators whose results a compiled segment keeps where its backward reads them, by namespace. What is to be gathered
+again is gathered by another (``collectives.raw.gather_twice``). A collective's wait is none: on a result that has
+arrived it is nothing, and it returns the same memory."""
 
 
 class Recipe:
