@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import autoplan
@@ -110,7 +111,10 @@ def one_round(program: Program, tensors: dict[str, Tensor], folder: Path, turned
         "dcps": lambda: dcp.save(tensors, checkpoint_id=folder / "dcp"),
         "returned": lambda: program.save_checkpoint(folder / "ours-later", asynchronous=True),
         "dcps_returned": lambda: futures.append(
-            dcp.async_save(tensors, checkpoint_id=folder / "dcp-later", process_group=program.saver.peers())
+            dcp.async_save(
+                tensors, checkpoint_id=folder / "dcp-later", process_group=program.saver.peers(),
+                async_stager=BlockingAsyncStager(),
+            )  # its other stager knows storages by an identity that may be another's by then, and breaks off
         ),
         "copied": lambda: copies(tensors),
     }
