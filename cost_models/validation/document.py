@@ -30,7 +30,18 @@ Rows that ran another kind of program than ours are off by that too. Three trait
 as its model writes it (`attn_implementation="eager"`, which a user may ask for as well), dropout over its scores as a
 kernel of its own, an attention that computes what its mask leaves out. So are collectives that cross the host, as
 NCCL's did before 2.12. "Closed form" is `cost_models.transformer` on the same rows, with all of their recipe's flags.
-Rows are counted as odd + even; errors are of the odd ones. A row that doesn't fit is priced as if memory had no end."""
+Rows are counted as odd + even; errors are of the odd ones. A row that doesn't fit is priced as if memory had no end.
+
+Why rows are off, the largest first:
+
+- sc21_zero3: DeepSpeed of early 2021 spent the time in Python, which no price has.
+- megatron_core: deterministic kernels, slower than any profile knows; a bound from below, as for the closed form.
+- megatron_core memory: where theirs gathers again and recomputes nothing else, ours is planned with selective
+  recomputation, which gathers again and keeps less besides.
+- torchtitan's worst row overlaps its tensor axis with products (async TP), which our program doesn't.
+- vtrain_multi's worst rows, 3.6B with microbatches of 64 and of 2 rows, are as far off in the closed form.
+- mpt_fsdp: copies out of gathered buffers that flat parameters (FSDP1) don't make. Rows that don't fit: those trainers
+  ran a fused cross-entropy, ours keeps the logits in float32."""
 SHOWN = (("matmul", None), ("memory", ("efficiency",)), ("attention", None), ("overhead", None))
 """Sections of a profile that the document lists, and which of their figures (None: all)."""
 UNLISTED = ("tiles", "multiprocessors", "compiles")
