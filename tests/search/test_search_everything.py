@@ -101,7 +101,7 @@ def priced_anew(seed: int, found: Evaluated) -> tuple[float, tuple[StageMemory, 
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(0, 20, 2), slow(range(0, 160, 2)), slow(range(1, 160, 2))], ids=["few", "even", "odd"]
+    "seeds", [range(8, 28, 2), slow(range(0, 160, 2)), slow(range(1, 160, 2))], ids=["few", "even", "odd"]
 )
 def test_no_way_to_run_the_operators_is_quicker(seeds: range) -> None:
     assert sum(check(seed) for seed in seeds) >= min(3, len(seeds) // 10)

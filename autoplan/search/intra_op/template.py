@@ -261,13 +261,21 @@ class _Builder:
     def keepers(
         self, index: int, name: str, where: Mapping[Layout, int]
     ) -> tuple[tuple[int, np.ndarray], ...]:
-        """The groups that keep a tensor for the backward, and in which layout."""
+        """The groups that keep a tensor for the backward, and in which layout: of I and R, which lie in one memory, in
+        R where it may be in that."""
         found, rank = [], len(next(iter(where)).dims)
+        same = {layout: where.get(self.replicated(layout), number) for layout, number in where.items()}
         for node, place in self.kept[index].get(name, ()):
             layouts = [self.met(s, place, rank) for s in self.form.options[index, node]]
             group = self.position["node", index, node]
-            found.append((group, np.array([where[layout] for layout in layouts], dtype=int)))
+            found.append((group, np.array([same[layout] for layout in layouts], dtype=int)))
         return tuple(found)
+
+    def replicated(self, layout: Layout) -> Layout:
+        """R in place of I."""
+        searched = self.form.searched
+        states = {a: R if state == I and a in searched else state for a, state in layout.states().items()}
+        return Layout.of(len(layout.dims), states, self.mesh)
 
 
 def keepers_of(operators: Mapping[str, Operator]) -> Mapping[str, Sequence[tuple[str, int]]]:
