@@ -83,6 +83,8 @@ def microbatch_count(chosen: Chosen, planned: int, rows: int, apart: bool) -> in
     """
     dp, most = chosen.mesh.size(DATA), max(1, planned // (chosen.mesh.size(DATA) * chosen.microbatches))
     said = f"a batch of {rows} row{'s' * (rows != 1)}"
+    if rows < 1:
+        raise ParallelismError(said, "there is nothing to train on", f"give {planned} rows, as planned")
     if rows % dp:
         near = f"{rows - rows % dp} or " if rows > dp else ""
         cause = f"the plan splits rows over {dp} data ranks, and a training step pads none"

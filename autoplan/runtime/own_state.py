@@ -34,6 +34,11 @@ class RankState(dict[str, Tensor]):
         remedy = "save program.state_dict(full=True), which every rank calls; or program.save_checkpoint(folder)"
         raise WeightsError(value, cause, remedy)
 
+    def copy(self) -> "RankState":
+        return RankState(self)
+
+    __copy__ = copy
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "RankState":
         return RankState({name: copy.deepcopy(value, memo) for name, value in self.items()})
 

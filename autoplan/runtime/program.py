@@ -181,13 +181,18 @@ class Program(RankModel):
         WeightsError, on every rank and before anything is changed, where a key is missing or too many, or a tensor has
         another shape, dtype or placement.
         """
-        if isinstance(state, Mapping) and not own_state.is_sharded(state):
+        if isinstance(state, Mapping) and not self._is_part(state):
             self.load_weights(state, strict=True)
             return
         with self._during("loading a state", "load_state_dict"):
             further = self.stages.buffers | self.unread
             own_state.load_model_state(own_state.model_state(self.storage, self.held, further), state)
             self._taken_up()
+
+    def _is_part(self, state: Mapping[str, Tensor]) -> bool:
+        """Whether a state is this rank's part; a stage without parameters has no DTensor in it."""
+        further = self.stages.buffers | self.unread
+        return own_state.is_sharded(state) or (not self.held and state.keys() == further.keys())
 
     def _averaged(self, values: Tensor | None) -> Tensor | None:
         return values if self.local is None or values is None else self.local.mean(values)

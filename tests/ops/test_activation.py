@@ -249,5 +249,5 @@ def test_a_mixture_runs_under_a_dispatch_mode(mode: Callable[[], Any], dtype: to
         got = step()
     if mode is Counting:
         assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
-    for one, other in zip(got, want, strict=True):
-        torch.testing.assert_close(one, other)
+    rounding = 16 * torch.finfo(dtype).eps
+    assert all((one - other).abs().max() <= rounding * other.abs().max() for one, other in zip(got, want, strict=True))

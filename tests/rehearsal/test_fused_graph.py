@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch._inductor.utils import run_fw_bw_and_get_code
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from autoplan.rehearsal.device import fused_graph
 from autoplan.rehearsal.device.fused_graph import fused, is_a_view, is_an_operator
 
 ROWS, WIDTH, INNER, HEADS = 6, 16, 24, 2
@@ -117,3 +119,13 @@ def test_a_backward_writes_what_inductor_writes(function: Callable[..., Tensor])
     large = 4 * ROWS * 4
     rehearsed, real = written(backward), written_by_inductor(function)
     assert {size: n for size, n in rehearsed.items() if size > large} == {s: n for s, n in real.items() if s > large}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [({"reads": 8}, 8), ({"reads": None, "_reads_default": 6}, 6), ({"reads": 3, "_reads_default": 6}, 3)],
+    ids=["torch 2.11", "torch 2.13", "set by a user"],
+)
+def test_thresholds_are_inductors(monkeypatch: pytest.MonkeyPatch, names: dict, expected: int) -> None:
+    monkeypatch.setattr(fused_graph, "config", SimpleNamespace(**names))
+    assert fused_graph.threshold("reads") == expected

@@ -10,15 +10,19 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
-from autoplan.errors import WeightsError
-from autoplan.options import LRSchedule, Training
+from autoplan.errors import ParallelismError, WeightsError
+from autoplan.lower.resized import microbatch_count
+from autoplan.options import LRSchedule, Parallelism, Training
 from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.forwards import loaded
+from tests.support.planning import parallelize_alone
 from tests.support.sampling import sampled
 
 PLANS = {
@@ -183,3 +187,46 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_changes_nothing(pool: Ra
             text, kept = found[place]
             assert said in text
             assert kept
+
+
+class Plain(nn.Module):
+    """Without a parameter, and long enough to be a stage."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(6):
+            x = torch.softmax(x @ x.transpose(-1, -2), -1) @ x
+        return x
+
+
+class Ending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rest = nn.Linear(16, 16), nn.ModuleList(Plain() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for part in self.rest:
+            x = part(x)
+        return x
+
+
+def without_parameters(rank: int, world: int, folder: str, weights: dict[str, Tensor]) -> tuple[int, bool]:
+    """How many parameters a rank holds, and whether its own part and whole tensors come back."""
+    program = loaded(folder, weights)
+    own = {name: value.clone() for name, value in program.state_dict().items()}
+    program.load_state_dict(own)
+    program.load_state_dict(program.state_dict(full=True))
+    assert type(copy.copy(program.state_dict())) is type(program.state_dict())
+    here, there = ({name: local(value) for name, value in state.items()} for state in (own, program.state_dict()))
+    return len(program.held), same(here, there)
+
+
+def test_a_stage_without_parameters_takes_its_part(pool: RankPool, tmp_path: Path) -> None:
+    model, batch = Ending(), (torch.randn(4, 8, 16), torch.randn(4, 8, 16))
+    pins = Parallelism(dp=2, tp=1, pp=2, micro_batch=1)
+    plan = parallelize_alone(model, "1x4 cpu", batch, loss_fn=functional.mse_loss, parallelism=pins)
+    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    found = pool.run(without_parameters, str(plan.export(tmp_path / "out")), weights)
+    assert sorted(held for held, _ in found) == [0, 0, 2, 2] and all(back for _, back in found)
+    with pytest.raises(ParallelismError, match="a batch of 0 rows: there is nothing to train on"):
+        microbatch_count(plan.record.chosen, 4, 0, True)

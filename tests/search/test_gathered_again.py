@@ -10,6 +10,7 @@ import pytest
 
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
+from autoplan.search.intra_op import solve as solve_module
 from autoplan.search.intra_op.problem import Group, Problem, Tensor
 from autoplan.search.intra_op.solve import Infeasible, Weights, solve
 from tests.support.sampling import sampled
@@ -97,3 +98,22 @@ def test_it_is_gathered_again_where_that_is_worth_the_bytes(part: int) -> None:
             assert found.bound <= best * (1 + 1e-6) + 1e-12
             again += found.objective > found.time_s + byte_s * found.kept_bytes + 1e-12
     assert again > 20
+
+
+def test_of_dozens_of_gathers_few_ways_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over three axes one layout may be gathered from a dozen others, and several may be kept."""
+    count = 12
+    arcs = np.array([(a, b) for a in range(count) for b in range(count) if a != b])
+    wanted = np.arange(1, 7)
+    taken = tuple((g, np.array([layout])) for g, layout in enumerate(wanted.tolist(), start=1))
+    random = np.random.default_rng(0)
+    tensor = Tensor(
+        0, "t", (Layout.of(1, {"tp": R}, MESH),) * count, 0, np.array([0]), taken, arcs,
+        random.uniform(0, 1e-4, len(arcs)), taken, random.integers(1, 9, count) * 1e6,
+        random.uniform(0, 1e-4, len(arcs)),
+    )  # fmt: skip
+    ways, known = [], solve_module.way_of
+    monkeypatch.setattr(solve_module, "way_of", lambda *given: ways.append(given) or known(*given))
+    found = solve_module.cheapest_way(tensor, [0] * 7, 1e-9)
+    assert found is not None and found.again_s > 0
+    assert 1 < len(ways) <= solve_module.MOST_WAYS

@@ -3,6 +3,7 @@ tell are refused, assertions on values are left out."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -110,7 +111,21 @@ class Reversed(Scaled):
         return gradient.new_zeros(ctx.shape).index_add_(0, ctx.rows, gradient * -ctx.factor), None, None
 
 
-@pytest.mark.parametrize("made", [Applying(Straight), Applying(Reversed, ROWS, 3.0)])
+class Hard(Straight):
+    """A choice of the largest score, of which some may be masked."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return nn.functional.one_hot(x.argmax(-1), x.shape[-1]).to(x.dtype)
+
+
+class Masked(Applying):
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.layer(x).masked_fill(torch.arange(8) < 2, -math.inf)
+        return (Hard.apply(scores) * x).mean()
+
+
+@pytest.mark.parametrize("made", [Applying(Straight), Applying(Reversed, ROWS, 3.0), Masked(Hard)])
 def test_one_of_another_backward_is_traced_with_it(made: nn.Module) -> None:
     x = torch.randn(4, 8)
     model = trace(made, (x,), training=True)

@@ -26,7 +26,15 @@ from autoplan.rehearsal.device.accelerator import listener, unheard
 from autoplan.rehearsal.device.call_recorder import is_view
 
 NAMED = 4  # operators that a kernel's name tells
-MOST_READS = config._realize_acc_reads_threshold_default
+
+
+def threshold(name: str) -> int:
+    """One of inductor's: what a user has set, else its own. Since torch 2.13 that depends on the device, and the
+    public value is None until then; before, the public one is it."""
+    found = getattr(config, name, None)
+    return int(getattr(config, f"_{name}_default") if found is None else found)
+
+
 VIEWS = ("_unsafe_view", "alias", "detach")
 """Names of operators that inductor makes no kernel of, beside those whose schema says so."""
 GATHERING = ("embedding", "gather", "index", "index_select")
@@ -76,8 +84,8 @@ class _Fused:
             count = 1 + sum(counts.get(x, 0) for x in given)
             reads = dict.fromkeys(r for x in given for r in ((x,) if x not in counts else self.reads[x]))
             self.reads[node] = tuple(reads)
-            much = len(reads) > config.realize_reads_threshold or count > config._realize_opcount_threshold_default
-            many = len(reads) > MOST_READS or (users[node] > 1 and much)
+            much = len(reads) > config.realize_reads_threshold or count > threshold("realize_opcount_threshold")
+            many = len(reads) > threshold("realize_acc_reads_threshold") or (users[node] > 1 and much)
             if node in wanted or many or not is_elementwise(node):
                 found.append(node)
             else:

@@ -30,6 +30,7 @@ __all__ = ["FloorOf", "Infeasible", "Solution", "Solver", "Weights", "solve", "s
 SCALE = 1e4  # the largest coefficient of the objective; far larger ones cost solvers minutes
 WHOLE = 1e-5  # how far from 1 the variable of an option that is taken may be
 ROUNDING = 1e-9  # relative, of bytes: what just fits may be said to need so much more
+MOST_WAYS = 64  # of one tensor that are compared: over three axes it may be gathered from dozens of layouts
 GAP = 1e-6  # relative, of a problem without a memory limit
 SMALL, LIMITED_GAP = 1_000, 1e-3  # variables up to which one under a limit is solved to the end; the gap of larger ones
 
@@ -213,12 +214,18 @@ def cheapest_way(tensor: Tensor, picked: Sequence[int], byte_s: float) -> Way | 
     root = int(tensor.given[picked[tensor.source]])
     wanted = {int(taken[picked[group]]) for group, taken in tensor.sinks} - {root}
     kept = kept_layouts(tensor, picked)
-    gathers = [arc for layout in kept & wanted for arc in tensor.gathered(layout)] if byte_s > 0 else []
-    ways = []
-    for count in range(len(gathers) + 1):
-        found = (way_of(tensor, root, wanted, kept, chosen) for chosen in itertools.combinations(gathers, count))
-        ways += [way for way in found if way is not None]
-    return min(ways, key=lambda way: way.cost(byte_s), default=None)
+    each = [[None, *worthwhile(tensor, layout, byte_s)] for layout in sorted(kept & wanted)]
+    most = max(2, int(MOST_WAYS ** (1 / max(1, len(each)))))
+    choices = itertools.product(*(arcs[:most] for arcs in each))
+    found = (way_of(tensor, root, wanted, kept, [arc for arc in arcs if arc is not None]) for arcs in choices)
+    return min((way for way in found if way is not None), key=lambda way: way.cost(byte_s), default=None)
+
+
+def worthwhile(tensor: Tensor, layout: int, byte_s: float) -> list[int]:
+    """The gathers into a layout whose second run costs less than the bytes that it saves, the cheapest first."""
+    sizes, sources = tensor.kept_bytes, tensor.arcs[:, 0]
+    arcs = [a for a in tensor.gathered(layout) if tensor.again_s[a] < byte_s * (sizes[layout] - sizes[sources[a]])]
+    return sorted(arcs, key=lambda a: tensor.arc_s[a] + tensor.again_s[a] + byte_s * sizes[sources[a]])
 
 
 def way_of(tensor: Tensor, root: int, wanted: set[int], kept: set[int], again: Sequence[int]) -> Way | None:
@@ -227,7 +234,7 @@ def way_of(tensor: Tensor, root: int, wanted: set[int], kept: set[int], again: S
     arcs = prices_of(tensor)
     allowed = {(a, b): price for (a, b), price in arcs.items() if sources.get(b, a) == a}
     tree = cheapest_tree(root, wanted, allowed)
-    if tree is None or len(sources) < len(again):
+    if tree is None:
         return None
     size = sum(float(tensor.kept_bytes[sources.get(layout, layout)]) for layout in kept)
     return Way(tree, sum(arcs[arc] for arc in tree), size, sum(float(tensor.again_s[arc]) for arc in again))

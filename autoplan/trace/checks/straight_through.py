@@ -112,7 +112,11 @@ def straight_through(call: Call, args: Sequence[object]) -> object:
 
 
 def joined(result: Tensor, transposed: Tensor | None) -> Tensor:
-    return result.detach() if transposed is None else result.detach() + (transposed - transposed.detach())
+    """The result with L's gradient; where L isn't finite, as of a masked score, no gradient comes through it."""
+    if transposed is None:
+        return result.detach()
+    difference = transposed - transposed.detach()
+    return result.detach() + torch.where(difference == 0, difference, torch.zeros_like(difference))
 
 
 def with_transpose(call: Call, args: Sequence[object], moved: Sequence[Tensor]) -> tuple[Any, list[Tensor | None]]:
