@@ -228,7 +228,7 @@ class _Builder:
         where = {layout: i for i, layout in enumerate(ways.layouts)}
         taken = tuple((g, np.array([where[x] for x in layouts], dtype=int)) for g, layouts in sinks)
         starts = np.array([where[x] for x in given], dtype=int)
-        keepers, whole = self.keepers(index, name, where), starts[:0]
+        keepers, whole = self.keepers(index, name, where), starts if self.is_view_of_kept(index, name) else starts[:0]
         if self.form.gathered and name in self.products[index]:  # what was gathered stands beside what is stored
             keepers, whole = taken, starts
         return Value(index, name, kind, number, group, starts, taken, keepers, self.weights[index], whole)
@@ -257,6 +257,15 @@ class _Builder:
     def parameter_step(self, axis: str, source: State, target: State) -> bool:
         """Only I -> R: a parameter isn't gathered inside a microbatch, but where a named system has it so."""
         return (source, target) == (I, R) or (axis == self.form.gathered and source.kind == "S" and target == R)
+
+    def is_view_of_kept(self, index: int, name: str) -> bool:
+        """Whether a value lies in the memory of another that is kept, as long as it isn't moved."""
+        operators = self.form.operators[index]
+        while name in operators and operators[name].rule.cost == "free" and operators[name].node.operands:
+            name = operators[name].node.operands[0]
+            if name in self.kept[index]:
+                return True
+        return False
 
     def keepers(
         self, index: int, name: str, where: Mapping[Layout, int]
