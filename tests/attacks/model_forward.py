@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from autoplan.errors import AutoplanError
 from tests.attacks.attack import Attack, Place, Silent, equal, refused, registering
 from tests.attacks.traced_model import GENERATOR, Two, as_one_device, doubled, traced
+from tests.support.own_backwards import Straight
 
 ATTACKS: list[Attack] = []
 attack = registering("model", ATTACKS)
@@ -179,16 +180,6 @@ def reentrant(_: Place) -> str:
 def autocast_around(_: Place) -> str:
     with torch.autocast("cpu", torch.bfloat16):
         return refused(lambda: traced(Two()), "torch.autocast")
-
-
-class Straight(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.round()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
 
 
 class Clipping(Straight):

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.graph import TensorType
-from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
-
-Located = tuple[str, Layout]  # a value, and the layout in which it is held
+from autoplan.search.block_cost.live_forward import Located
 
 
 def values_bytes(values: Iterable[Located], types: Mapping[str, TensorType], mesh: Mesh) -> int:

@@ -149,7 +149,8 @@ class _Builder:
         self.arrays.enter(rows, paid, -1.0)
 
     def keep(self, tensor: Tensor, moved: Sequence[np.ndarray], *, again: bool) -> None:
-        """z[t,l] + Σ_{a into l} r[t,a] ≥ Σ_{o keeps t in l} x[g,o], for every keeper g and every l.
+        """z[t,l] + Σ_{a into l} r[t,a] ≥ Σ_{o keeps t in l} x[g,o], for every keeper g and every l; less given(t,l)
+        where t is a view of what is kept.
 
         moved  of each arc the variables of what is paid, and of each flow
         again  something may be gathered again: nothing may where memory has a row, since nothing is recomputed there
@@ -164,6 +165,9 @@ class _Builder:
             row, keeps = self.arrays.add_rows(len(mine), -np.inf, 0.0), places >= 0
             self.arrays.enter(row + np.searchsorted(mine, places[keeps]), self.options(group)[keeps], 1.0)
             self.arrays.enter(row + np.arange(len(mine)), kept[np.searchsorted(layouts, mine)], -1.0)
+            for place, layout in enumerate(mine.tolist() if tensor.stands is not None else []):
+                given = self.options(tensor.source)[tensor.stands == layout]
+                self.arrays.enter(row + np.full(len(given), place), given, -1.0)
             for layout, part in parts:
                 if layout in mine:
                     self.arrays.enter(row + np.searchsorted(mine, [layout]), part, -1.0)

@@ -11,7 +11,7 @@ where arc a is paid, and z[t,l] = 1 where t is kept for the backward in layout l
     Σ_o x[g,o] = 1                                            for each group g               milp.choose_one
     given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]                milp.conserve
     f[t,c,a] ≤ y[t,a]        where t has several consumers; else f is y                      milp.share
-    z[t,l] + r[t,a] ≥ Σ_{o keeps t in l} x[g,o]               for each keeper g of t         milp.keep
+    z[t,l] + r[t,a] ≥ Σ_{o keeps t in l} x[g,o] (- given(t,l) of a view)   for each keeper g of t    milp.keep
     r[t,a] ≤ y[t,a], Σ_c f[t,c,a]     where a gathers t into l for products (``HiddenSums``)    milp.gather_again
     Σ_{a into l} y[t,a] + given(t,l) ≤ 1                      for each such l
 
@@ -79,6 +79,8 @@ class Tensor:
     kept_bytes  of each layout, over all segments
     again_s   of each arc, seconds of a second gather in the backward, over all segments, after which the layout from
               which it goes is kept in place of the other; infinite where it is none
+    stands    of a view of what is kept, the layout in which it is given by each option of its source: nothing more is
+              kept of it in that; None of any other
     """
 
     block: int
@@ -92,6 +94,7 @@ class Tensor:
     keepers: tuple[tuple[int, np.ndarray], ...]
     kept_bytes: np.ndarray
     again_s: np.ndarray
+    stands: np.ndarray | None = None
 
     def gathered(self, layout: int) -> list[int]:
         """The arcs by which what is kept in a layout may have been gathered, so that less may be kept."""
@@ -122,6 +125,7 @@ class Problem:
                 given=tensor.given[kept[tensor.source]],
                 sinks=tuple((g, taken[kept[g]]) for g, taken in tensor.sinks),
                 keepers=tuple((g, places[kept[g]]) for g, places in tensor.keepers),
+                stands=None if tensor.stands is None else tensor.stands[kept[tensor.source]],
             )
             for tensor in self.tensors
         )
@@ -257,5 +261,5 @@ def tensor(
     there = np.isfinite(arc_s)
     return Tensor(
         value.block, value.name, way.layouts, value.source, value.given, value.sinks, way.arcs[there],
-        value.count * arc_s[there], value.keepers, kept, value.count * again_s[there],
+        value.count * arc_s[there], value.keepers, kept, value.count * again_s[there], value.stands,
     )  # fmt: skip

@@ -246,5 +246,7 @@ def prices_of(tensor: Tensor) -> dict[tuple[int, int], float]:
 
 
 def kept_layouts(tensor: Tensor, picked: Sequence[int]) -> set[int]:
-    """The layouts in which a tensor is kept for the backward, each once whoever keeps it."""
-    return {int(kept[picked[group]]) for group, kept in tensor.keepers} - {-1}
+    """The layouts in which a tensor is kept for the backward, each once whoever keeps it; a view none in that in which
+    it is given."""
+    there = set() if tensor.stands is None else {int(tensor.stands[picked[tensor.source]])}
+    return {int(kept[picked[group]]) for group, kept in tensor.keepers} - {-1} - there

@@ -46,6 +46,8 @@ class Value:
     count  segments that have it
     fed    products that alone read it, whose weights' gradients its own may be summed under
     whole  the layouts in which nothing is kept of it, since it stands there anyway
+    stands  of a value that lies in the memory of another that is kept, until it is moved, the layout in which it does;
+            None of any other
     """
 
     block: int
@@ -59,6 +61,7 @@ class Value:
     count: int
     whole: np.ndarray
     fed: tuple[str, ...] = ()
+    stands: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -228,10 +231,12 @@ class _Builder:
         where = {layout: i for i, layout in enumerate(ways.layouts)}
         taken = tuple((g, np.array([where[x] for x in layouts], dtype=int)) for g, layouts in sinks)
         starts = np.array([where[x] for x in given], dtype=int)
-        keepers, whole = self.keepers(index, name, where), starts if self.is_view_of_kept(index, name) else starts[:0]
+        keepers, whole = self.keepers(index, name, where), starts[:0]
         if self.form.gathered and name in self.products[index]:  # what was gathered stands beside what is stored
             keepers, whole = taken, starts
-        return Value(index, name, kind, number, group, starts, taken, keepers, self.weights[index], whole)
+        count, same = self.weights[index], self.in_one_memory(where)
+        stands = np.array([same[x] for x in given], dtype=int) if self.is_view_of_kept(index, name) else None
+        return Value(index, name, kind, number, group, starts, taken, keepers, count, whole, stands=stands)
 
     def ways_of(
         self, kind: TensorType, given: Sequence[Layout], taken: Sequence[Layout], carries: bool, step: Step | None
@@ -259,7 +264,7 @@ class _Builder:
         return (source, target) == (I, R) or (axis == self.form.gathered and source.kind == "S" and target == R)
 
     def is_view_of_kept(self, index: int, name: str) -> bool:
-        """Whether a value lies in the memory of another that is kept, as long as it isn't moved."""
+        """Whether a value lies in the memory of another that is kept, until it is moved."""
         operators = self.form.operators[index]
         while name in operators and operators[name].rule.cost == "free" and operators[name].node.operands:
             name = operators[name].node.operands[0]
@@ -270,15 +275,17 @@ class _Builder:
     def keepers(
         self, index: int, name: str, where: Mapping[Layout, int]
     ) -> tuple[tuple[int, np.ndarray], ...]:
-        """The groups that keep a tensor for the backward, and in which layout: of I and R, which lie in one memory, in
-        R where it may be in that."""
-        found, rank = [], len(next(iter(where)).dims)
-        same = {layout: where.get(self.replicated(layout), number) for layout, number in where.items()}
+        """The groups that keep a tensor for the backward, and in which layout."""
+        found, rank, same = [], len(next(iter(where)).dims), self.in_one_memory(where)
         for node, place in self.kept[index].get(name, ()):
             layouts = [self.met(s, place, rank) for s in self.form.options[index, node]]
             group = self.position["node", index, node]
             found.append((group, np.array([same[layout] for layout in layouts], dtype=int)))
         return tuple(found)
+
+    def in_one_memory(self, where: Mapping[Layout, int]) -> Mapping[Layout, int]:
+        """Of I and R, which lie in one memory, the number of R, where a tensor may be in that."""
+        return {layout: where.get(self.replicated(layout), number) for layout, number in where.items()}
 
     def replicated(self, layout: Layout) -> Layout:
         """R in place of I."""

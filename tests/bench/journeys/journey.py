@@ -29,11 +29,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Journey:
-    """scripts  the folder here whose files the user has written"""
+    """scripts  the folder here whose files the user has written
+    models   (file of the repository, its name in the user's folder) of what others wrote
+    """
 
     name: str
     scripts: str
     steps: tuple[Step, ...]
+    models: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ def outcomes(journey: Journey, folder: Path) -> Iterator[Outcome]:
     """Of each step, up to the first that goes wrong."""
     for script in (Path(__file__).parent / journey.scripts).glob("*.py"):
         shutil.copy(script, folder)
+    for source, name in journey.models:
+        shutil.copy(ROOT / source, folder / name)
     shutil.copy(ROOT / "README.md", folder / "input.txt")
     for step in journey.steps:
         start = time.monotonic()

@@ -17,7 +17,7 @@ OWN = Journey("own model", "own_model", (
          ("resumed from", "step     8  loss")),
     Step("trained and evaluated in an own loop", (*TORCHRUN, "loop.py"), ("epoch 2: 5 steps", "evaluated")),
     Step("brought back", ("python", "back.py"), ("All keys matched successfully",)),
-))  # fmt: skip
+), (("tests/starts/nanogpt.py", "gpt.py"),))  # fmt: skip
 HUGGING_FACE = Journey("Hugging Face folder", "hugging_face", (
     Step("made", ("python", "make.py")),
     Step("planned, seen, exported", ("autoplan", "plan", *LLAMA), ("LlamaForCausalLM on 1x2 cpu", "step time")),

@@ -91,11 +91,13 @@ def mean_losses(sides: Sequence[Side]) -> tuple[float, ...]:
     return tuple(map(statistics.fmean, zip(*known, strict=True)))
 
 
-def contest(case: str, model: str, precision: str, size: Size, rounds: int) -> Row:
-    """Plans, exports and runs one pair; ``rounds`` of seconds, none where counts are enough."""
-    given, ranks = batch(size), CASES[case].ranks
+def contest(case: str, model: str, precision: str, size: Size, rounds: int, recompute: str | None = None) -> Row:
+    """Plans, exports and runs one pair; ``rounds`` of seconds, none where counts are enough. ``recompute``: of our
+    program, where it isn't the case's own."""
+    given, ranks, pinned = batch(size), CASES[case].ranks, CASES[case].pinned(size.rows)
+    pinned = pinned if recompute is None else replace(pinned, recompute=recompute)
     plan = parallelize_alone(
-        made(model, size), f"1x{ranks} cpu", given, parallelism=CASES[case].pinned(size.rows),
+        made(model, size), f"1x{ranks} cpu", given, parallelism=pinned,
         training=autoplan.Training(precision=precision, learning_rate=LEARNING_RATE),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, RankPool(ranks, timeout_s=LIMIT_S) as pool:

@@ -5,7 +5,7 @@ import autoplan
 
 
 def make_model():
-    return GPT(GPTConfig())
+    return GPT(GPTConfig(block_size=32, vocab_size=256, n_layer=4, n_embd=64, dropout=0.1, bias=True))
 
 
 if __name__ == "__main__":
