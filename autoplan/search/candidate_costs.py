@@ -81,19 +81,13 @@ class CandidateCosts:
             return None
         key = (self.operators.key(candidate), candidate.microbatches)
         if key not in self.others:
-            fastest_s = self.operators.fastest(candidate).solution.time_s
-            matters = self.begun_s(candidate) > MATTERS * fastest_s * candidate.microbatches
+            fastest, decisions = self.operators.fastest(candidate), self.operators.decisions(candidate)
+            prices = self.operators.prices(tensor_mesh(candidate.mesh), candidate.schedule)
+            begins_s = sum(prices.collective_s("all-reduce", 1, axis) for axis in prices.mesh.operator_axes)
+            saved_s = begins_s * sum(decision.stored is not None for decision in decisions)
+            matters = saved_s > MATTERS * fastest.solution.time_s * candidate.microbatches
             self.others[key] = self.solved(candidate) if matters else None
         return self.others[key]
-
-    def begun_s(self, candidate: Candidate) -> float:
-        """Seconds of a step that the operator problem counts at most beyond what it takes to sum and update all
-        parameters together: of each way in which one is stored, a collective's beginning."""
-        if candidate.operator_ways == 1 or not self.operators.prepared.training:
-            return 0.0
-        prices = self.operators.prices(tensor_mesh(candidate.mesh), candidate.schedule)
-        begins_s = sum(prices.collective_s("all-reduce", 1, axis) for axis in prices.mesh.operator_axes)
-        return begins_s * sum(decision.stored is not None for decision in self.operators.decisions(candidate))
 
     def solved(self, candidate: Candidate) -> Together:
         problem, other = (self.operators.problem(candidate, together) for together in (0, candidate.microbatches))

@@ -107,7 +107,7 @@ class LowerBounds:
             return self.spread_s(known.loads, known.once_s) * (1 - fastest.gap) - self.apart_s(candidate)
         known_s, other = self.of_point_s(candidate, fastest) * (1 - fastest.gap), self.costs.together(candidate)
         if other is None:
-            return known_s - self.apart_s(candidate)
+            return known_s
         lean = operators.priced(candidate, states_alone(fastest.solution))
         data_s = min(self.reduced_s(candidate, point) for point in (fastest, lean))
         return min(known_s, (other.least_s * candidate.microbatches + data_s) / candidate.pp * self.costs.slowdown)
@@ -119,12 +119,9 @@ class LowerBounds:
         return spent_s - hidden_s + candidate.microbatches * float(loads.chain.exposed_s.sum())
 
     def apart_s(self, candidate: Candidate) -> float:
-        """Seconds of a step by which bounds that take the fastest operators for the least may be too high. What the
-        whole chain has once a step, a stage has its even share of."""
+        """Seconds of a step by which bounds that take the fastest operators for the least may be too high."""
         other = self.costs.together(candidate)
-        if other is None:
-            return self.costs.begun_s(candidate) / candidate.pp * self.costs.slowdown
-        return other.apart_s * candidate.microbatches * self.costs.slowdown
+        return 0.0 if other is None else other.apart_s * candidate.microbatches * self.costs.slowdown
 
     def by_bytes_s(self, candidate: Candidate, memory_limit: float) -> float:
         """The knapsack bound; 0 where it says nothing: ranks share devices or are of several kinds, nothing can be
