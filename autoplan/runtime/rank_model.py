@@ -98,12 +98,14 @@ class RankModel:
     def full_state_dict(self) -> dict[str, Tensor]:
         """Parameters and buffers, whole, under the user's names, on the CPU of rank 0; {} on the other ranks.
 
-        Those that the program never reads among them, with the values that they were given.
+        Those that the program never reads among them, with the values that they were given. The empty one can't
+        be pickled: ``torch.save`` on every rank would write it over the whole one.
         """
         self.agreement.called(Call("full_state_dict", 0))
         values = whole_tensors.gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
         rest = whole_tensors.whole_buffers(self.spec, self.stages.buffers)
-        return whole_tensors.by_user_names(values) | rest | whole_tensors.under_all_names(self.spec, self.unread)
+        found = whole_tensors.by_user_names(values) | rest | whole_tensors.under_all_names(self.spec, self.unread)
+        return found if self.rank == 0 else whole_tensors.OnFirstRank()
 
     def save_weights(
         self, folder: str | os.PathLike, dtype: torch.dtype | None = None, max_file_bytes: int = MAX_FILE_BYTES

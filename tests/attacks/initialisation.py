@@ -40,7 +40,7 @@ def begun(rank: int, world: int, folder: str, arguments: dict) -> Mapping[str, T
     """The state dict after init_weights; "rank" in an argument is the rank."""
     with autoplan.load(folder).program() as program:
         program.init_weights(**{key: rank if value == "rank" else value for key, value in arguments.items()})
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 def starts(place: Place, folder: Path, **arguments: object) -> Mapping[str, Tensor]:

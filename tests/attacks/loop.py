@@ -217,7 +217,7 @@ def decayed(rank: int, world: int, training: Training) -> dict[str, Tensor]:
         for batch in batches():
             program.step(batch)
             program.optimizer.step()
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 def no_decay(place: Place) -> str:

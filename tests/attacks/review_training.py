@@ -53,7 +53,7 @@ def loads_checkpoint(program: Program) -> object:
 
 
 def gathers(program: Program) -> object:
-    return program.full_state_dict()
+    return dict(program.full_state_dict())
 
 
 def initialises(program: Program) -> object:

@@ -89,7 +89,7 @@ def on_a_rank(rank: int, world: int, mesh: dict, training: Training) -> Run:
             if step == 0:
                 gradients = program.full_grads()
             program.optimizer.step()
-        return losses, gradients, program.full_state_dict()
+        return losses, gradients, dict(program.full_state_dict())
 
 
 def assert_same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
@@ -137,7 +137,7 @@ def with_frozen(rank: int, world: int, mesh: dict) -> tuple[Mapping[str, Tensor]
         program.load_weights(tiny.reference().state_dict())
         program.step(next(tiny.batches(1)))
         program.optimizer.step()
-        return program.full_grads(), program.full_state_dict()
+        return program.full_grads(), dict(program.full_state_dict())
 
 
 @pytest.mark.parametrize("name", ["tp2 dp2", "zero1", "tp2 dp2 zero3", "pp2 dp2 zero2"])

@@ -45,7 +45,7 @@ def train(rank: int, world: int, folder: str, weights: dict[str, Tensor], batche
     for batch in batches:
         losses.append(program.step(batch).item())
         program.optimizer.step()
-    return losses, program.full_state_dict()
+    return losses, dict(program.full_state_dict())
 
 
 def check(pool: RankPool, plan: autoplan.Plan, model: str, rule: Rule) -> None:

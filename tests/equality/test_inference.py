@@ -71,9 +71,9 @@ def test_rows_of_their_own_come_back_in_the_order_of_the_data_axis(pool: RankPoo
 def state_and_memory(rank: int, world: int, folder: str, weights: Mapping[str, Tensor]) -> tuple[object, ...]:
     with autoplan.load(folder).program() as program:
         program.load_weights({name: value * 2 for name, value in weights.items()})
-        doubled = program.full_state_dict()
+        doubled = dict(program.full_state_dict())
         program.init_weights()
-        state = program.full_state_dict()
+        state = dict(program.full_state_dict())
         refused = []
         for name in OF_TRAINING:
             try:

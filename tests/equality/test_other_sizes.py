@@ -54,7 +54,7 @@ def step_through(
         gradients.append(program.full_grads())
         program.optimizer.step()
         program.optimizer.zero_grad()
-    return losses, gradients, program.full_state_dict()
+    return losses, gradients, dict(program.full_state_dict())
 
 
 def on_one_device(plan: Planned, batches: Sequence[Batch]) -> tuple[list[float], list[dict[str, Tensor]]]:

@@ -86,7 +86,7 @@ def initialised(rank: int, world: int, folder: str) -> Held:
     with TensorLife() as life:
         program.init_weights(seed=3)
     buckets = sum(bytes_of(bucket.flat for bucket in program.sums.buckets))
-    return Held(shards, buckets, making.most, life.most, program.full_state_dict())
+    return Held(shards, buckets, making.most, life.most, dict(program.full_state_dict()))
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def on_a_rank(rank: int, world: int, plan: dict, training: Training) -> tuple[Ma
         for batch in tiny.batches(STEPS):
             program.step(batch)
             program.optimizer.step()
-        return program.full_state_dict(), list(dict.fromkeys(titles))
+        return dict(program.full_state_dict()), list(dict.fromkeys(titles))
 
 
 CASES = [(name, plan) for name in TRAININGS for plan in ("tp2 dp2 zero3", "pp2 tp2, tied")]

@@ -115,7 +115,7 @@ def watched_run(rank: int, world: int, folder: str, weights: str, batch: Mapping
         for _ in range(STEPS - 1):
             losses.append(float(program.step(dict(batch))))
             program.optimizer.step()
-    return Watched(boxes, Run(tuple(losses), gradients, program.full_state_dict()))
+    return Watched(boxes, Run(tuple(losses), gradients, dict(program.full_state_dict())))
 
 
 @pytest.mark.parametrize(("model", "plan"), CELLS)

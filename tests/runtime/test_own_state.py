@@ -124,6 +124,23 @@ def through_torchs_checkpoint(rank: int, world: int, plan: dict, other: dict, fo
         return max((float((found[name] - wanted[name]).abs().max()) for name in found), default=0.0)
 
 
+def written_by_every_rank(rank: int, world: int, folder: str) -> str:
+    """What a rank is told that writes the whole state to the path of all; "" where it has written."""
+    with made(PLANS["zero3 tp2"], how("adamw")) as program:
+        state = program.full_state_dict()
+        try:
+            torch.save(state, Path(folder) / f"{rank}.pt")
+        except WeightsError as error:
+            return str(error)
+        return ""
+
+
+def test_an_empty_state_is_not_written_over_the_whole_one(pool: RankPool, tmp_path: Path) -> None:
+    first, *others = pool.run(written_by_every_rank, str(tmp_path))
+    assert first == "" and torch.load(tmp_path / "0.pt").keys() == tiny.reference().state_dict().keys()
+    assert all("which would write an empty file" in said and "state_dict(full=True)" in said for said in others)
+
+
 def test_torch_s_checkpoint_takes_them_to_another_plan(pool: RankPool, tmp_path: Path) -> None:
     first, second = PLANS["pp2 dp2 zero1, tied"], PLANS["zero3 tp2"]
     assert pool.run(through_torchs_checkpoint, first, second, str(tmp_path / "a")) == [0.0] * 4

@@ -80,6 +80,33 @@ def test_where_one_rank_s_data_end_all_end(pool: RankPool, tmp_path: Path) -> No
     assert "on another rank" in found[0][1]
 
 
+def in_epochs(rank: int, world: int) -> list[tuple[int, str]]:
+    """Positions in three passes over two batches: one that is broken off and gone on with, and one whole."""
+    given, told = list(tiny.batches(2)), []
+    with new_program() as program:
+        batches = Batches(program.spec, given)
+        for _ in batches:
+            told.append((batches.position, batches.ended))
+            break
+        for _ in range(2):
+            for _ in batches:
+                told.append((batches.position, batches.ended))
+            told.append((batches.position, batches.ended))
+        once = Batches(program.spec, iter(given))
+        list(once)
+        try:
+            list(once)
+        except InputsError as error:
+            told.append((-1, error.cause))
+    return told
+
+
+def test_another_pass_is_another_epoch(pool: RankPool) -> None:
+    ended, nothing = "the data ended after 2 batches", "it gives no batch for a step: the data ended after 0 batches"
+    told = [(1, ""), (2, ""), (2, ended), (1, ""), (2, ""), (2, ended), (-1, nothing)]
+    assert pool.run(in_epochs) == [told] * 4
+
+
 def refused(rank: int, world: int) -> list[str]:
     said = []
     with new_program() as program:

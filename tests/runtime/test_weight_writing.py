@@ -36,13 +36,13 @@ def written(
     with new_program(plan) as program:
         program.load_weights(tiny.reference(2).state_dict())
         program.save_weights(folder, dtype, most)
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 def read(rank: int, world: int, plan: dict, folder: str) -> Mapping[str, Tensor]:
     with new_program(plan) as program:
         program.load_weights(folder)
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 def names_in(folder: Path) -> list[str]:

@@ -34,7 +34,7 @@ Source = str | Mapping[str, Tensor]
 def loaded(rank: int, world: int, plan: dict, source: Source) -> Mapping[str, Tensor]:
     with Program(tiny.spec(**plan), tiny.program(plan.get("pp", 1))) as program:
         program.load_weights(source)
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 def state_dict() -> dict[str, Tensor]:
@@ -152,7 +152,7 @@ def initialised(
             program.init_weights(**asked)
         except WeightsError as error:
             return str(error), {}
-        return "", program.full_state_dict()
+        return "", dict(program.full_state_dict())
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)

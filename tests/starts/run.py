@@ -79,7 +79,7 @@ def trained(
     """On each rank: the whole state dict at the start (rank 0), and the losses."""
     with autoplan.load(folder).program() as program:
         program.init_weights(seed)
-        state, losses = program.full_state_dict(), []
+        state, losses = dict(program.full_state_dict()), []
         for _ in range(STEPS):
             losses.append(program.step(batch).item())
             program.optimizer.step()

@@ -156,7 +156,7 @@ def train_then_evaluate(
         program.step(batch)
         program.optimizer.step()
     losses.append(float(program.evaluate(batch)))
-    return losses, program.full_state_dict()
+    return losses, dict(program.full_state_dict())
 
 
 def relative(found: float, expected: float) -> float:

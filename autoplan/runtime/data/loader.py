@@ -26,19 +26,23 @@ class Batches:
     A short last batch is trained on. If the program can't run it (rows that the data axis doesn't divide, say), or
     ranks have different numbers of rows, the iteration ends before it, and stderr says so with cause and remedy. The
     iteration ends too, for all ranks, where any rank's loader does. What follows the loop, a last checkpoint say, is
-    then run by all, and ``ended`` says why it ended.
+    then run by all, and ``ended`` says why it ended. Iterating once more, for another epoch, begins the data anew:
+    ``position`` counts the batches of one pass. After a break it goes on behind the last batch.
 
     loader    gives whole batches, the same on every rank, or each rank's own rows; its drop_last=True leaves short ones
               out without a word
-    position  batches to skip: those of earlier runs
-    InputsError where the loader ends before ``position``, or gives no batch that a step takes.
+    position  batches to skip: those of earlier runs in the same pass
+    InputsError where the loader ends before ``position``, or gives no batch that a step takes: an iterator that can be
+    gone through once, in a second pass.
     """
 
     def __init__(self, spec: ProgramSpec, loader: Iterable[Batch], position: int = 0) -> None:
         self.spec, self.loader, self.position = spec, loader, position
-        self.ended = ""
+        self.ended = ""  # once a pass is done
 
     def __iter__(self) -> Iterator[Batch]:
+        if self.ended:
+            self.position, self.ended = 0, ""
         given = iter(self.loader)
         first = self.skip(given)
         while True:

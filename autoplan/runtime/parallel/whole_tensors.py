@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from autoplan.errors import WeightsError
 from autoplan.ir.mesh import whole_axis
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.objects import from_first
@@ -56,6 +58,23 @@ class Storage:
         where = tuple(placement(held, name) for name in mesh.mesh_dim_names)
         strides = tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
         return DTensor.from_local(part, mesh, where, run_check=False, shape=torch.Size(shape), stride=strides)
+
+
+class OnFirstRank(dict[str, Tensor]):
+    """What another rank has of tensors that are whole on rank 0: nothing, and that isn't written into a file."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        cause = "the whole tensors are on rank 0, and this is another rank, which would write an empty file over its"
+        remedy = "save it where program.rank is 0 alone; program.state_dict(full=True) has them on every rank"
+        raise WeightsError("program.full_state_dict()", cause, remedy)
+
+    def copy(self) -> "OnFirstRank":
+        return OnFirstRank()
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OnFirstRank":
+        return OnFirstRank()
 
 
 def placement(held: ShardedParameter, axis: str) -> Placement:

@@ -67,7 +67,7 @@ def train(job: Train) -> Run:
             if step == 0:
                 gradients = program.full_grads()
             program.optimizer.step()
-        return Run(tuple(losses), gradients, program.full_state_dict())
+        return Run(tuple(losses), gradients, dict(program.full_state_dict()))
 
 
 def first_steps(job: FirstSteps) -> Steps:
