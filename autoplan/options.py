@@ -22,6 +22,7 @@ OFFLOADS = ("optimizer", "parameters", "activations")
 EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
+OUTER_OPTIMIZERS = ("nesterov",)
 SHAPES = ("constant", "linear", "cosine")
 ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
@@ -105,6 +106,7 @@ class Training:
     statistics      what a step computes with several microbatches: "batch", the loss of the whole batch; "microbatch",
                     the mean of the microbatches' losses, each as the module computes it of these rows alone, on
                     whichever ranks they are: load balancing, batch norm, denominators
+    outer_learning_rate, outer_momentum   of ``Parallelism.outer_optimizer``; as Douillard et al. 2023 have them
     """
 
     optimizer: str = "adamw"
@@ -122,6 +124,8 @@ class Training:
     reduce_dtype: str | None = None
     groups: tuple[ParameterGroup, ...] = ()
     statistics: str = "batch"
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
@@ -132,6 +136,12 @@ class Training:
             value = getattr(self, name)
             if not (is_number(value) and value >= 0) and (value is not None or name == "learning_rate"):
                 raise ParallelismError(f"{name}={value!r}", "it is a number of at least 0", "give 0 or more")
+        if not is_number(self.outer_learning_rate) or self.outer_learning_rate <= 0:
+            value = f"outer_learning_rate={self.outer_learning_rate!r}"
+            raise ParallelismError(value, "it is a positive number", "give for example 0.7")
+        if not is_number(self.outer_momentum) or not 0 < self.outer_momentum < 1:
+            cause = "Nesterov's momentum is a number between 0 and 1"
+            raise ParallelismError(f"outer_momentum={self.outer_momentum!r}", cause, "give for example 0.9")
         if isinstance(self.betas, list):
             object.__setattr__(self, "betas", tuple(self.betas))
         if self.betas is not None and not is_pair(self.betas):
@@ -226,6 +236,8 @@ class Parallelism:
                      (``search.space.context_parallel``)
     local_steps      steps that each data-parallel replica takes by itself between two averages of all (local SGD); None
                      or 1: gradients are summed in every step
+    outer_optimizer  "nesterov": in place of an average, an update of what all began with by the mean of the replicas'
+                     changes (DiLoCo)
     """
 
     dp: int | None = None
@@ -246,6 +258,7 @@ class Parallelism:
     cp_attention: str | None = None
     dp_replicate: int | None = None
     etp: int | None = None
+    outer_optimizer: str | None = None
 
     def __post_init__(self) -> None:
         sizes = ("dp", "tp", "pp", "cp", "ep", "etp")
@@ -259,6 +272,7 @@ class Parallelism:
         self._one_of("offload", ("none", *OFFLOADS))
         self._one_of("tensor_system", TENSOR_SYSTEMS)
         self._one_of("cp_attention", CP_ATTENTION)
+        self._one_of("outer_optimizer", OUTER_OPTIMIZERS)
         self._one_of("sequence_parallel", (True, False))
         if self.tensor is not None:
             self._check_factors(self.tensor)

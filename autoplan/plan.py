@@ -213,8 +213,8 @@ class Plan:
         Loss, every gradient, and the parameters after three optimizer steps, in float64; of a plan of Inference() the
         result of the module in evaluation. One device runs the module as it was handed over, from its own values and in
         its own modes.
-        An asynchronous plan, local SGD or PipeDream-2BW, is compared with one process that follows its rule; local SGD
-        without the model at hand, whose replicas no one device is, with gradients summed in every step.
+        An asynchronous plan (local SGD, DiLoCo, PipeDream-2BW) is compared with one process that follows its rule.
+        Without the model at hand replicas, which no one device is, are compared with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch
         raises  VerificationError where they differ; otherwise look at the result's ``passed``
         batch   by name or in order, for a model that can't compute with random values: floats are drawn normal,

@@ -14,6 +14,9 @@ from cost_models.offload import link_seconds
 
 COPY = 2.0
 """Passes of a copy over what it copies: read, written."""
+OUTER_PASSES = 6.0
+"""Of an outer update over what is stored: it reads the round's beginning, the mean and the momentum, and writes the
+first, the last and the parameters."""
 Held = float | Mapping[tuple[str, ...], float]
 """Local bytes of parameters, by the operator axes over which their gradients are summed; a number: over none."""
 
@@ -35,7 +38,9 @@ class DataAxis:
           (``runtime.parallel.gradient_buckets.backwards``)
     local_steps  from one average of the replicas to the next, which then takes the place of the gradients' sums
           (``runtime.optim.local_sgd``); 1: gradients are summed in every step
-    averaged what is averaged then for each parameter: it and the optimizer's states
+    averaged what is averaged then for each parameter: it and the optimizer's states, or it alone
+    outer    the average's changes go through an outer optimizer, which keeps two values more of each parameter
+          (``runtime.optim.outer_steps``)
     axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
     wide     axes that split experts, over which ZeRO shards dense weights, too: these over dp, ep and cp, experts over
              what is left of them, each by itself where that is one rank
@@ -60,6 +65,7 @@ class DataAxis:
     late: bool = False
     local_steps: int = 1
     averaged: float = 1.0
+    outer: bool = False
     versions: int = 1
     axis: str = "dp"
     wide: tuple[str, ...] = ()
@@ -290,18 +296,21 @@ class DataAxis:
             kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
             kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
             averaged_s = 2 * self.averaged * stored_s / self.local_steps
+            if self.outer:
+                averaged_s += self.prices.cold_s(OUTER_PASSES * self.prices.stored * parameter_bytes) / self.local_steps
             return kept_s + (averaged_s if self.local_steps > 1 else stored_s)
         gathered_s = self.copied_s(parameter_bytes) if self.zero < 3 else 0.0
         return gathered_s + (0.0 if self.scatters_each else stored_s)
 
     @property
     def parameter_share(self) -> float:
-        """Bytes of parameters held between uses, per byte of them: what is computed with, of two versions both, and
-        its master, unless the host has it; under ZeRO the shard, which is the master, and at levels 1 and 2 the
-        gathered."""
+        """Bytes of parameters held between uses, per byte of them: what is computed with, of two versions both, its
+        master, unless the host has it, and what an outer optimizer has beside; under ZeRO the shard, which is the
+        master, and at levels 1 and 2 the gathered."""
         if self.sharded:
             return self.shard_share + (self.zero < 3)
-        return self.versions + (self.prices.stored if self.publishes and self.offload != "optimizer" else 0.0)
+        masters = self.prices.stored if self.publishes and self.offload != "optimizer" else 0.0
+        return self.versions + masters + 2 * self.prices.stored * self.outer
 
     @property
     def gradient_share(self) -> float:

@@ -26,7 +26,14 @@ def notes_of(record: PlanRecord) -> list[str]:
 
 def staleness(record: PlanRecord) -> list[str]:
     """What differs from the step of one device, where the plan's steps aren't synchronous."""
-    p = record.chosen.parallelism
+    p, t = record.chosen.parallelism, record.training
+    if p.outer_optimizer and isinstance(t, Training):
+        return [
+            f"Asynchronous: each of {record.chosen.mesh.size('dp')} replicas takes {p.local_steps} steps by itself, on "
+            "its own rows. Then what all began with is updated by the mean of their changes, with Nesterov's momentum "
+            f"{t.outer_momentum:g} and the rate {t.outer_learning_rate:g} (DiLoCo); the inner optimizer's moments stay "
+            "each replica's. It isn't the step of one device on the whole batch."
+        ]
     if p.steps_locally:
         return [
             f"Asynchronous: each of {record.chosen.mesh.size('dp')} replicas takes {p.local_steps} steps by itself, on "

@@ -60,8 +60,15 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"offload {p.offload}" if p.offload else "",
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
         CP_WORDS[p.cp_attention] if p.cp_attention else "",
-        f"replicas averaged every {p.local_steps} steps" if p.steps_locally else "",
+        local_words(p) if p.steps_locally else "",
     ]
+
+
+def local_words(p: Parallelism) -> str:
+    """What replicas that step by themselves do from time to time."""
+    if p.outer_optimizer:
+        return f"outer steps ({p.outer_optimizer}) every {p.local_steps} steps"
+    return f"replicas averaged every {p.local_steps} steps"
 
 
 def sizes_of(p: Parallelism) -> tuple[tuple[str, int | None], ...]:

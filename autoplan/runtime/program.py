@@ -21,9 +21,10 @@ from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.inference.forward import MICROBATCHES, Forward, random_keys
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.clip import clip_gradients
-from autoplan.runtime.optim.local_sgd import local_steps, replica_groups, replica_of
+from autoplan.runtime.optim.local_sgd import replica_groups, replica_of
 from autoplan.runtime.optim.masters import publish, share_gradients
 from autoplan.runtime.optim.optimizer import rank_optimizer
+from autoplan.runtime.optim.outer_steps import local_steps
 from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.optim.weight_stashing import TwoVersions
 from autoplan.runtime.own_state import OptimizerState
@@ -290,8 +291,14 @@ class Program(RankModel):
     def _snapshot(self) -> checkpoint.Snapshot:
         return checkpoint.Snapshot(
             self.spec, self.storage, self.held, self.stages.buffers, self.optimizer, self.steps,
-            self.updates.parts, unread=self.unread, stale=self.versions.stale() if self.versions else {},
+            self.updates.parts, unread=self.unread, beside=self._beside(),
         )  # fmt: skip
+
+    def _beside(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """What an asynchronous rule keeps of parameters, by kind and name."""
+        if self.versions:
+            return {"stale": self.versions.stale()}
+        return self.local.beside() if self.local else {}
 
     def _count(self) -> int:
         return self.steps
@@ -305,6 +312,8 @@ class Program(RankModel):
         publish(self.held)
         if self.versions:
             self.versions.keep()
+        if self.local:
+            self.local.begin()
 
     def _stepping(self, *_: object) -> None:
         self.gradients.check_step()

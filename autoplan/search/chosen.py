@@ -75,6 +75,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         dp_replicate=s.dp_replicate,
         tensor_system=s.tensor_system or None,
         local_steps=s.local_steps if s.local_steps > 1 else None,
+        outer_optimizer=s.outer_optimizer or None,
     )
 
 

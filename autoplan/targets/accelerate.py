@@ -12,7 +12,7 @@ def accelerate(values: Values) -> ExportedConfig:
     losses.all_data(cluster.devices, "FSDP shards a model as it is over all devices")
     if losses.parallelism.zero == 1:
         losses.instead("FSDP2 shards gradients, too", zero=2)
-    losses.without("local_steps")
+    losses.without("local_steps", "outer_optimizer")
     losses.instead("it shards over all of dp", dp_replicate=1)
     mixed_recompute(values.record, losses)
     p = losses.parallelism

@@ -13,7 +13,7 @@ def nanotron(values: Values) -> ExportedConfig:
         losses.instead("its engines are 1f1b and afab", pipeline_schedule="1f1b", virtual_stages=1)
     if values.parallelism.recompute == "selective":
         losses.instead("it recomputes whole layers", recompute="full")
-    losses.without("offload", "tensor", "tensor_system", "local_steps")
+    losses.without("offload", "tensor", "tensor_system", "local_steps", "outer_optimizer")
     losses.instead("it shards over all of dp", dp_replicate=1)
     mixed_recompute(values.record, losses)
     p = losses.parallelism

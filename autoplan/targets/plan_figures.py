@@ -97,6 +97,7 @@ class Losses:
                 etp=1,
                 offload=p.offload,
                 local_steps=p.local_steps,
+                outer_optimizer=p.outer_optimizer,
                 dp_replicate=p.dp_replicate,
             )
 

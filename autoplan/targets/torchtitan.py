@@ -23,7 +23,7 @@ def torchtitan(values: Values) -> ExportedConfig:
         losses.without("offload")
     if (values.parallelism.ep or 1) > 1:
         losses.instead("it doesn't split an expert", etp=1)
-    losses.without("tensor", "tensor_system", "local_steps")
+    losses.without("tensor", "tensor_system", "local_steps", "outer_optimizer")
     mixed_recompute(values.record, losses)
     p = losses.parallelism
     options = {

@@ -1,5 +1,7 @@
 """The references of the asynchronous systems: the user's own module, trained in this process by their rule."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Mapping, Sequence
 
@@ -32,7 +34,8 @@ def train_by_rule(
     if parallelism.steps_locally:
         assert parallelism.dp is not None and parallelism.local_steps is not None
         rows = replica_rows(batch, parallelism.dp // parallelism.folding.data, microbatches)
-        return train_replicas(module, loss_of, rows, training, parallelism.local_steps, steps)
+        outer = Outer(module, training) if parallelism.outer_optimizer else None
+        return train_replicas(module, loss_of, rows, training, parallelism.local_steps, steps, outer)
     return train_on_older(module, loss_of, batch, training, steps)
 
 
@@ -44,9 +47,9 @@ def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[st
 
 def train_replicas(
     module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], rows: Sequence[Batch], training: Training,
-    every: int, steps: int,
+    every: int, steps: int, outer: Outer | None = None,
 ) -> Run:  # fmt: skip
-    """Each on its own rows; all averaged every so many steps."""
+    """Each on its own rows; all averaged every so many steps, or updated by an outer optimizer."""
     modules = [copy.deepcopy(module) for _ in rows]
     optimizers = [build_optimizer(one.named_parameters(remove_duplicate=False), training) for one in modules]
     losses: list[float] = []
@@ -59,9 +62,29 @@ def train_replicas(
             gradients = mean_of([{n: p.grad for n, p in one.named_parameters()} for one in modules])
         for one, optimizer in zip(modules, optimizers, strict=True):
             update(one, optimizer, training)
-        if step % every == 0:
+        if step % every == 0 and outer is not None:
+            outer.step(modules)
+        elif step % every == 0:
             average(modules, optimizers)
     return Run(tuple(losses), gradients, mean_of([one.state_dict() for one in modules]))
+
+
+class Outer:
+    """DiLoCo's outer optimizer over what a round began with (``runtime.optim.outer_steps``)."""
+
+    def __init__(self, module: nn.Module, training: Training) -> None:
+        self.begun = copy.deepcopy(module)
+        rate, momentum = training.outer_learning_rate, training.outer_momentum
+        self.optimizer = torch.optim.SGD(self.begun.parameters(), rate, momentum, nesterov=True)
+
+    def step(self, modules: Sequence[nn.Module]) -> None:
+        """By the mean of what the replicas have changed; all go on from its result."""
+        for begun, *replicas in zip(self.begun.parameters(), *(one.parameters() for one in modules), strict=True):
+            mean = torch.stack([p.detach() for p in replicas]).mean(0)
+            begun.grad = begun.detach() - mean if begun.requires_grad else None
+        self.optimizer.step()
+        for one in modules:
+            put(one, values(self.begun))
 
 
 def train_on_older(

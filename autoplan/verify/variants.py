@@ -63,7 +63,8 @@ def apart_on_one(record: PlanRecord) -> int:
 def synchronous(record: PlanRecord) -> PlanRecord:
     """The same plan with gradients of the newest weights, summed in every step: what one device equals."""
     p = record.chosen.parallelism
-    p = replace(p, local_steps=None, pipeline_schedule="1f1b" if p.two_versions else p.pipeline_schedule)
+    schedule = "1f1b" if p.two_versions else p.pipeline_schedule
+    p = replace(p, local_steps=None, outer_optimizer=None, pipeline_schedule=schedule)
     return replace(record, chosen=replace(record.chosen, parallelism=p))
 
 
@@ -77,6 +78,8 @@ def averaged_often(record: PlanRecord) -> tuple[PlanRecord, str]:
 
 def rule_of(parallelism: Parallelism) -> str:
     """What an asynchronous program is compared with."""
+    if parallelism.outer_optimizer:
+        return f"DiLoCo's rule, an outer step every {parallelism.local_steps} steps"
     if parallelism.steps_locally:
         return f"local SGD's rule, averaging every {parallelism.local_steps} steps"
     return "PipeDream-2BW's rule, gradients of the weights before the last update"

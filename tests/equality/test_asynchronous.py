@@ -1,4 +1,4 @@
-"""Local SGD and PipeDream-2BW equal a single process that follows their rule, in float64."""
+"""Local SGD, DiLoCo and PipeDream-2BW equal a single process that follows their rule, in float64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from torch import Tensor
+from torch import Tensor, nn
 
 import autoplan
 from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
@@ -18,7 +18,7 @@ from autoplan.verify.compare import Run, parameter_error
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.variants import in_float64
 from tests.support import asynchronous, zoo
-from tests.support.asynchronous import Rule
+from tests.support.asynchronous import Batch, Rule, Simulated
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import sampled
 
@@ -79,6 +79,24 @@ def test_replicas_that_step_by_themselves_equal_their_simulation(pool: RankPool,
     assert plan.parallelism.local_steps == 2
     microbatches = plan.record.chosen.microbatches
     rule = partial(asynchronous.local_sgd, replicas=LOCAL[mesh]["dp"], microbatches=microbatches, every=2)
+    check(pool, plan, model, rule)
+
+
+OUTER = [("llama", "dp2 tp2"), ("bert", "dp2 pp2"), ("gpt2", "dp4")]
+
+
+@pytest.mark.parametrize(("model", "mesh"), sampled(OUTER, OUTER[:1]))
+def test_outer_updates_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
+    """Two rounds of two steps, so that the outer momentum counts, and a step more."""
+    pinned = Parallelism(**LOCAL[mesh], zero=0, local_steps=2, outer_optimizer="nesterov")
+    plan = planned(model, pinned)
+    assert plan.parallelism.outer_optimizer == "nesterov" and "outer steps (nesterov) every 2 steps" in plan.report()
+    microbatches = plan.record.chosen.microbatches
+
+    def rule(module: nn.Module, batches: Sequence[Batch]) -> Simulated:
+        meet = asynchronous.Diloco(module)
+        return asynchronous.local_sgd(module, batches, LOCAL[mesh]["dp"], microbatches, 2, meet=meet)
+
     check(pool, plan, model, rule)
 
 

@@ -1,4 +1,4 @@
-"""Local SGD and PipeDream-2BW of a hand-written program on four ranks: on every mesh, clipped, resumed, on one rank."""
+"""Local SGD, DiLoCo and PipeDream-2BW of a hand-written program on four ranks: on every mesh, resumed, on one rank."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from autoplan.options import Training
 from autoplan.runtime.optim.lamb import Lamb
+from autoplan.runtime.optim.outer_steps import OuterSteps
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
-from tests.support.asynchronous import RATE, Batch, How, Simulated, local_sgd, two_versions
+from tests.support.asynchronous import RATE, Batch, Diloco, How, Simulated, local_sgd, two_versions
 from tests.support.sampling import sampled, slow
 
 STEPS, EVERY = 5, 2
@@ -37,7 +38,8 @@ ADAMW = Training(precision="fp64", learning_rate=RATE, compile=False)
 CLIPPED = replace(ADAMW, clip_grad_norm=0.05)
 MOMENTUM = replace(ADAMW, optimizer="sgd", momentum=0.9)
 LAMB = replace(ADAMW, optimizer="lamb")
-TRAININGS = {"adamw": ADAMW, "clipped": CLIPPED, "momentum": MOMENTUM, "lamb": LAMB}
+SLOWER = replace(ADAMW, outer_learning_rate=0.3, outer_momentum=0.5)
+TRAININGS = {"slower": SLOWER, "adamw": ADAMW, "clipped": CLIPPED, "momentum": MOMENTUM, "lamb": LAMB}
 
 
 def mean_loss(module: nn.Module, batch: Batch) -> Tensor:
@@ -58,18 +60,25 @@ def how(training: Training) -> How:
     return How(mean_loss, optimizer, training.clip_grad_norm)
 
 
-def made(mesh: Mapping, training: Training, local: bool) -> Program:
+RULES = {
+    "local": dict(local_steps=EVERY),
+    "outer": dict(local_steps=EVERY, outer_optimizer="nesterov"),
+    "stale": dict(pipeline_schedule="pipedream-2bw"),
+}
+
+
+def made(mesh: Mapping, training: Training, rule: str) -> Program:
     spec = tiny.spec(**mesh, training=training)
-    other = dict(local_steps=EVERY) if local else dict(pipeline_schedule="pipedream-2bw")
+    other = RULES[rule]
     spec = replace(spec, parallelism=replace(spec.parallelism, **other))
     return Program(spec, tiny.program(mesh.get("pp", 1) * mesh.get("virtual_stages", 1)))
 
 
 def train(
-    rank: int, world: int, mesh: dict, training: Training, local: bool, folder: str = "", at: int = 0
+    rank: int, world: int, mesh: dict, training: Training, rule: str, folder: str = "", at: int = 0
 ) -> tuple[list[float], Mapping[str, Tensor]]:
     """A run; with a folder, one that is saved after step ``at`` and gone on with by a new program."""
-    program = made(mesh, training, local)
+    program = made(mesh, training, rule)
     program.load_weights(tiny.reference().state_dict())
     losses = []
     for step, batch in enumerate(tiny.batches(STEPS), start=1):
@@ -77,18 +86,19 @@ def train(
         program.optimizer.step()
         if step == at:
             program.save_checkpoint(folder)
-            program = made(mesh, training, local)
+            program = made(mesh, training, rule)
             program.load_checkpoint(folder)
             assert program.steps == at
-    return losses, program.full_state_dict()
+    return losses, dict(program.full_state_dict())
 
 
-def simulated(mesh: Mapping, training: Training, local: bool) -> Simulated:
+def simulated(mesh: Mapping, training: Training, rule: str) -> Simulated:
     batches = list(tiny.batches(STEPS))
-    if not local:
+    if rule == "stale":
         return two_versions(tiny.reference(), batches, how(training))
     microbatches = mesh.get("microbatches", 1)
-    return local_sgd(tiny.reference(), batches, mesh["dp"], microbatches, EVERY, how(training))
+    meet = Diloco(tiny.reference(), training.outer_learning_rate, training.outer_momentum) if rule == "outer" else None
+    return local_sgd(tiny.reference(), batches, mesh["dp"], microbatches, EVERY, how(training), meet)
 
 
 def assert_same(found: tuple[list[float], Mapping[str, Tensor]], wanted: Simulated) -> None:
@@ -97,42 +107,70 @@ def assert_same(found: tuple[list[float], Mapping[str, Tensor]], wanted: Simulat
         assert float((found[1][name] - value).norm()) <= 1e-11 * float(value.norm()), name
 
 
-CASES = [(mesh, True, "adamw") for mesh in LOCAL] + [(mesh, False, "adamw") for mesh in STALE]
-CASES += [("dp2 tp2", True, kind) for kind in ("clipped", "momentum", "lamb")]
-CASES += [("dp2 pp2", True, "clipped"), ("pp2", False, "clipped"), ("pp4", False, "lamb")]
-QUICK = [*CASES[: len(LOCAL) + len(STALE) : 2], ("dp2 pp2", True, "clipped"), ("pp4", False, "lamb")]
+CASES = [(mesh, "local", "adamw") for mesh in LOCAL] + [(mesh, "stale", "adamw") for mesh in STALE]
+CASES += [("dp2 tp2", "local", kind) for kind in ("clipped", "momentum", "lamb")]
+CASES += [("dp2 pp2", "local", "clipped"), ("pp2", "stale", "clipped"), ("pp4", "stale", "lamb")]
+CASES += [(mesh, "outer", "adamw") for mesh in LOCAL] + [("dp2 pp2", "outer", "slower"), ("dp4", "outer", "clipped")]
+QUICK = [*CASES[: len(LOCAL) + len(STALE) : 2], ("dp2 pp2", "local", "clipped"), ("pp4", "stale", "lamb")]
+QUICK += [("dp2 pp2 interleaved", "outer", "adamw"), ("dp2 pp2", "outer", "slower")]
 
 
-@pytest.mark.parametrize(("mesh", "local", "kind"), sampled(CASES, QUICK))
-def test_equals_its_simulation(pool: RankPool, mesh: str, local: bool, kind: str) -> None:
-    sizes, training = (LOCAL if local else STALE)[mesh], TRAININGS[kind]
-    results = pool.run(train, sizes, training, local)
+@pytest.mark.parametrize(("mesh", "rule", "kind"), sampled(CASES, QUICK))
+def test_equals_its_simulation(pool: RankPool, mesh: str, rule: str, kind: str) -> None:
+    sizes, training = (STALE if rule == "stale" else LOCAL)[mesh], TRAININGS[kind]
+    results = pool.run(train, sizes, training, rule)
     assert all(losses == results[0][0] for losses, _ in results)
-    assert_same(results[0], simulated(sizes, training, local))
+    assert_same(results[0], simulated(sizes, training, rule))
 
 
-@pytest.mark.parametrize(("mesh", "local", "at"), [slow(("dp4", True, EVERY)), ("dp2 pp2", True, 4), ("pp2", False, 3)])
+GOING_ON = [slow(("dp4", "local", EVERY)), ("dp2 pp2", "local", 4), ("pp2", "stale", 3)]
+
+
+@pytest.mark.parametrize(("mesh", "rule", "at"), GOING_ON)
 def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(
-    pool: RankPool, tmp_path: Path, mesh: str, local: bool, at: int
+    pool: RankPool, tmp_path: Path, mesh: str, rule: str, at: int
 ) -> None:
-    sizes = (LOCAL if local else STALE)[mesh]
-    found = pool.run(train, sizes, ADAMW, local, str(tmp_path / "saved"), at)[0]
-    assert_same(found, simulated(sizes, ADAMW, local))
+    sizes = (STALE if rule == "stale" else LOCAL)[mesh]
+    found = pool.run(train, sizes, ADAMW, rule, str(tmp_path / "saved"), at)[0]
+    assert_same(found, simulated(sizes, ADAMW, rule))
+
+
+def saved_twice(rank: int, world: int, mesh: dict, folder: str, at: int) -> list[Mapping[str, Tensor]]:
+    """After all steps: of a program that saved and went on, and of one that was loaded there."""
+    first, batches = made(mesh, ADAMW, "outer"), list(tiny.batches(STEPS))
+    first.load_weights(tiny.reference().state_dict())
+    programs = [first]
+    for step, batch in enumerate(batches, start=1):
+        for program in programs:
+            program.step(batch)
+            program.optimizer.step()
+        if step == at:
+            first.save_checkpoint(folder)
+            programs.append(made(mesh, ADAMW, "outer"))
+            programs[1].load_checkpoint(folder)
+    return [dict(program.full_state_dict()) for program in programs]
+
+
+@pytest.mark.parametrize("at", [EVERY + 1, EVERY])  # within a round, and between two
+def test_the_outer_state_is_in_a_checkpoint(pool: RankPool, tmp_path: Path, at: int) -> None:
+    """Moments are averaged for it, of the program that goes on, too: so that both go on alike."""
+    on, again = pool.run(saved_twice, LOCAL["dp2 pp2"], str(tmp_path / "saved"), at)[0]
+    assert on and all(torch.equal(on[name], again[name]) for name in on)
 
 
 def between(rank: int, world: int, folder: str) -> tuple[Sequence[Mapping[str, Tensor]], bool]:
     """A checkpoint between two averages, and what its program has then; whether all replicas were one after it."""
-    program = made(LOCAL["dp4"], ADAMW, True)
+    program = made(LOCAL["dp4"], ADAMW, "local")
     program.load_weights(tiny.reference().state_dict())
     program.step(next(tiny.batches(1)))
     program.optimizer.step()
-    mean = program.full_state_dict()
+    mean = dict(program.full_state_dict())
     program.save_checkpoint(folder)
     mine = torch.cat([h.values.flatten() for h in program.held])
-    other = made(LOCAL["dp4"], ADAMW, True)
+    other = made(LOCAL["dp4"], ADAMW, "local")
     other.load_checkpoint(folder)
     alike = torch.equal(mine, torch.cat([h.values.flatten() for h in other.held]))
-    return [mean, other.full_state_dict()], alike
+    return [dict(mean), dict(other.full_state_dict())], alike
 
 
 def test_replicas_are_averaged_before_a_checkpoint(pool: RankPool, tmp_path: Path) -> None:
@@ -148,10 +186,27 @@ def other_way(rank: int, world: int, folder: str) -> bool:
     program = Program(tiny.spec(dp=2, pp=2, microbatches=2, training=ADAMW), tiny.program(2))
     program.load_weights(tiny.reference().state_dict())
     program.save_checkpoint(folder)
-    other = made(STALE["pp2"], ADAMW, False)
+    other = made(STALE["pp2"], ADAMW, "stale")
     other.load_checkpoint(folder)
     assert other.versions is not None
     return all(torch.equal(other.versions.older[h.name], h.values) for h in other.held)
+
+
+def into_outer(rank: int, world: int, folder: str) -> tuple[bool, bool]:
+    """A synchronous plan's checkpoint into one with outer updates: whether its first round begins there, at rest."""
+    program = Program(tiny.spec(dp=2, pp=2, microbatches=2, training=ADAMW), tiny.program(2))
+    program.load_weights(tiny.reference().state_dict())
+    program.save_checkpoint(folder)
+    other = made(LOCAL["dp2 pp2"], ADAMW, "outer")
+    other.load_checkpoint(folder)
+    assert isinstance(other.local, OuterSteps)
+    beside = other.local.beside()
+    begins = all(torch.equal(beside["outer"][h.name], h.values) for h in other.held)
+    return begins, not any(value.any() for value in beside["outer_momentum"].values())
+
+
+def test_a_synchronous_checkpoint_begins_a_round(pool: RankPool, tmp_path: Path) -> None:
+    assert pool.run(into_outer, str(tmp_path / "saved")) == [(True, True)] * 4
 
 
 def test_a_synchronous_checkpoint_is_both_versions(pool: RankPool, tmp_path: Path) -> None:
@@ -159,5 +214,5 @@ def test_a_synchronous_checkpoint_is_both_versions(pool: RankPool, tmp_path: Pat
 
 
 def test_one_rank_follows_the_rule_of_two_versions() -> None:
-    found = train(0, 1, dict(microbatches=2), ADAMW, False)
-    assert_same(found, simulated({}, ADAMW, False))
+    found = train(0, 1, dict(microbatches=2), ADAMW, "stale")
+    assert_same(found, simulated({}, ADAMW, "stale"))

@@ -64,9 +64,11 @@ def averaged(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def local_sgd(
-    module: nn.Module, batches: Sequence[Batch], replicas: int, microbatches: int, every: int, how: How = How()
-) -> Simulated:
-    """Replicas that step by themselves; every ``every`` steps parameters and the optimizer's moments are averaged."""
+    module: nn.Module, batches: Sequence[Batch], replicas: int, microbatches: int, every: int, how: How = How(),
+    meet: Meet | None = None,
+) -> Simulated:  # fmt: skip
+    """Replicas that step by themselves; every ``every`` steps parameters and the optimizer's moments are averaged, or
+    the replicas ``meet`` otherwise."""
     modules = [copy.deepcopy(module) for _ in range(replicas)]
     optimizers = [how.optimizer(m) for m in modules]
     losses = []
@@ -80,7 +82,7 @@ def local_sgd(
             found.append(float(loss.detach()))
         losses.append(sum(found) / replicas)
         if step % every == 0:
-            average(modules, optimizers)
+            (meet or average)(modules, optimizers)
     return Simulated(losses, averaged([m.state_dict() for m in modules]))
 
 
@@ -92,6 +94,23 @@ def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optim
             mean = torch.stack([t.detach() for t in tensors]).mean(0)
             for tensor in tensors:
                 tensor.detach().copy_(mean)
+
+
+class Diloco:
+    """What DiLoCo's replicas do when they meet (Douillard et al. 2023, algorithm 1, lines 11 to 13): Nesterov's update,
+    written out, of what they began with. Their own moments stay."""
+
+    def __init__(self, module: nn.Module, rate: float = 0.7, momentum: float = 0.9) -> None:
+        self.begun, self.rate, self.momentum = values(module), rate, momentum
+        self.velocity = [torch.zeros_like(value) for value in self.begun]
+
+    def __call__(self, modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        for i, parameters in enumerate(zip(*(m.parameters() for m in modules), strict=True)):
+            change = self.begun[i] - torch.stack([p.detach() for p in parameters]).mean(0)
+            self.velocity[i] = self.momentum * self.velocity[i] + change
+            self.begun[i] = self.begun[i] - self.rate * (change + self.momentum * self.velocity[i])
+        for module in modules:
+            put(module, self.begun)
 
 
 def two_versions(module: nn.Module, batches: Sequence[Batch], how: How = How()) -> Simulated:
@@ -130,4 +149,5 @@ def shuffled(batch: Batch, steps: int) -> Iterator[dict[str, Tensor]]:
         yield {name: value[order] for name, value in batch.items()}
 
 
+Meet = Callable[[Sequence[nn.Module], Sequence[torch.optim.Optimizer]], None]
 Rule = Callable[[nn.Module, Sequence[Batch]], Simulated]

@@ -9,12 +9,14 @@ import pytest
 import autoplan
 from autoplan.errors import VerificationError
 from autoplan.options import Parallelism, Training
+from autoplan.runtime.optim.outer_steps import OuterSteps
 from autoplan.runtime.optim.weight_stashing import TwoVersions
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
 
 TRAINING = Training(learning_rate=1e-2, clip_grad_norm=1.0, compile=False)
 LOCAL = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8)
+OUTER = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8, outer_optimizer="nesterov")
 STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="pipedream-2bw")
 
 
@@ -25,12 +27,15 @@ def planned(parallelism: Parallelism) -> autoplan.Plan:
     )
 
 
-@pytest.mark.parametrize(("parallelism", "said"), [(LOCAL, "local SGD's rule"), (STALE, "PipeDream-2BW's rule")])
+RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDream-2BW's rule")]
+
+
+@pytest.mark.parametrize(("parallelism", "said"), RULES)
 def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str) -> None:
     plan = planned(parallelism)
     found = plan.verify()
     assert found.passed and f"equal to one process that follows {said}" in str(found)
-    assert ("averaging every 2 steps in place of 8" in found.note) == (parallelism == LOCAL)
+    assert ("averaging every 2 steps in place of 8" in found.note) == (parallelism != STALE)
     assert "Asynchronous: " in plan.report(verbose=True)
 
 
@@ -39,6 +44,12 @@ def test_without_the_module_it_says_what_it_compares(tmp_path: Path) -> None:
         planned(parallelism).export(tmp_path / str(parallelism.pp))
         found = autoplan.load(tmp_path / str(parallelism.pp)).verify()
         assert found.passed and said in found.note and "one device" in str(found).splitlines()[0]
+
+
+def test_an_outer_update_without_momentum_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OuterSteps, "round", OuterSteps.average)
+    with pytest.raises(VerificationError, match="NOT equal to one process that follows DiLoCo's rule"):
+        planned(OUTER).verify()
 
 
 def test_a_program_with_one_version_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from autoplan.runtime.checkpoint.keys import (
     random_state,
     set_random_state,
     spoken_for,
-    stale_state,
+    state_beside,
 )
 from autoplan.runtime.checkpoint.plain_state import schedule_data, taken_plain_parts
 from autoplan.runtime.checkpoint.saving import Saver, failures
@@ -60,7 +60,7 @@ def save(
     saver.agree(folder=str(target), step=state.step, keep=keep, asynchronous=bool(asynchronous), extra=text)
     groups = saved_groups(snapshot.optimizer, snapshot.held, saver.peers())
     tensors = model_state(snapshot, spoken_for(snapshot)) | optimizer_state(snapshot) | random_state(snapshot)
-    tensors |= stale_state(snapshot, spoken_for(snapshot))
+    tensors |= state_beside(snapshot, spoken_for(snapshot))
     saver.save(tensors, target, replace(state, groups=groups), keep, asynchronous)
 
 
@@ -111,7 +111,7 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
     same_everywhere(found, saver)
     moments = new_optimizer_state(snapshot, found.entries)
     state = model_state(snapshot, snapshot.held) | moments_by_key(snapshot, moments)
-    state |= stale_state(snapshot, snapshot.held)
+    state |= state_beside(snapshot, snapshot.held)
     random = random_state(snapshot) if found.state.world == dist.get_world_size() else {}
     state |= {key: value for key, value in random.items() if found.shape(key) == tuple(value.shape)}
     state = {key: value for key, value in state.items() if key in found.entries}

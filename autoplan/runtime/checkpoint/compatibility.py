@@ -19,6 +19,7 @@ from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.outer_steps import OUTER_MOMENTUM
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 OF_THIS_MODEL = "give a checkpoint of this model"
@@ -133,11 +134,12 @@ def memory_for(held: ShardedParameter, field: str, entry: TensorStorageMetadata,
 
 
 def take_moments(snapshot: Snapshot, moments: Mapping[str, dict[str, Tensor]], saved: Mapping[str, object]) -> None:
-    """Gives the optimizer the state that was read, and parameters of two versions their older one."""
+    """Gives the optimizer the state that was read, and an asynchronous rule what it begins with."""
     for held in snapshot.held:
         if held.name in moments:
             snapshot.optimizer.state[held.updated] = moments[held.name]
         else:  # the checkpoint is of before its first update
             snapshot.optimizer.state.pop(held.updated, None)
-        if held.name in snapshot.stale and f"stale/{held.name}" not in saved:  # of a plan that has one version
-            snapshot.stale[held.name].copy_(held.values)
+        for kind, values in snapshot.beside.items():
+            if held.name in values and f"{kind}/{held.name}" not in saved:  # of a plan without such a rule
+                values[held.name].copy_(0 * held.values if kind == OUTER_MOMENTUM else held.values)

@@ -5,6 +5,7 @@
     buffers/<name>
     unread/<name>                what the program never reads: the first rank's
     stale/<name>                 the version of the parameter before, where gradients are of that one (PipeDream-2BW)
+    outer/<name>, outer_momentum/<name>   what a round of DiLoCo began with, and its outer optimizer's momentum
     rng/<rank>                   the rank's random state, taken up where the world has the same size
 
 and as plain values in state.json (``files``): the step, the learning rate, the scaler's and the schedule's
@@ -36,7 +37,7 @@ class Snapshot:
     states  further parts of the training, by name, whose state is plain and the same on every rank: a loss scaler, a
             schedule
     unread  the first rank's values of what the program never reads
-    stale   by name, the version of the parameters before the newest, where gradients are of that one
+    beside  by kind and name, what an asynchronous rule keeps of each parameter, in its shape
     """
 
     spec: ProgramSpec
@@ -47,7 +48,7 @@ class Snapshot:
     steps: int
     states: Mapping[str, Stateful] = dataclasses.field(default_factory=dict)
     unread: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
-    stale: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    beside: Mapping[str, Mapping[str, Tensor]] = dataclasses.field(default_factory=dict)
 
 
 def spoken_for(snapshot: Snapshot) -> list[ShardedParameter]:
@@ -62,10 +63,14 @@ def model_state(snapshot: Snapshot, held: Sequence[ShardedParameter]) -> dict[st
     return parameters | buffers | {f"unread/{name}": value for name, value in snapshot.unread.items()}
 
 
-def stale_state(snapshot: Snapshot, held: Sequence[ShardedParameter]) -> dict[str, Tensor]:
-    """Views of the parameters' older version by key."""
-    older = snapshot.stale
-    return {f"stale/{h.name}": snapshot.storage.dtensor(h, older[h.name]) for h in held if h.name in older}
+def state_beside(snapshot: Snapshot, held: Sequence[ShardedParameter]) -> dict[str, Tensor]:
+    """Views of what an asynchronous rule keeps, by key."""
+    return {
+        f"{kind}/{h.name}": snapshot.storage.dtensor(h, values[h.name])
+        for kind, values in snapshot.beside.items()
+        for h in held
+        if h.name in values
+    }
 
 
 def optimizer_state(snapshot: Snapshot) -> dict[str, Tensor]:

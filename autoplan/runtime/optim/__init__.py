@@ -5,5 +5,5 @@ groups), `lamb` (LAMB), `gathered_optimizer` (optimizers of whole matrices), `op
 are, and what each takes), `lr_scheduler` (torch's schedulers), `masters` (float32 values beside half-precision
 parameters, and the update on the host, ZeRO-Offload), `optimizer` (the optimizer over this rank's parameters),
 `loss_scaling` (float16's loss scale), `updates` (around each update), `local_sgd` (replicas averaged every few steps),
-`weight_stashing` (PipeDream-2BW's two versions).
+`outer_steps` (DiLoCo's outer updates), `weight_stashing` (PipeDream-2BW's two versions).
 """

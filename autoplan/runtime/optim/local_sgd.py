@@ -53,7 +53,18 @@ class LocalSteps:
     def stepped(self, steps: int) -> None:
         """After every step; ``steps``: how many there have been."""
         if steps % self.every == 0:
-            self.average()
+            self.round()
+
+    def round(self) -> None:
+        """What brings the replicas together."""
+        self.average()
+
+    def begin(self) -> None:
+        """Other parameters have been loaded."""
+
+    def beside(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """What a checkpoint holds beside parameters and moments, by kind and the parameters' names."""
+        return {}
 
     def average(self) -> None:
         """Makes all replicas one, their mean, in place."""
@@ -96,14 +107,6 @@ class LocalSteps:
             for _, value in sorted(state.items()):
                 if isinstance(value, Tensor) and value.is_floating_point() and value.shape == each.updated.shape:
                     yield local(value)
-
-
-def local_steps(
-    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis], optimizer: Optimizer
-) -> LocalSteps | None:
-    """None where every step sums the gradients of all."""
-    every = spec.parallelism.local_steps
-    return None if every is None or every == 1 else LocalSteps(every, held, axes[DATA], optimizer)
 
 
 def by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -367,7 +367,8 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
     axes = candidate.shard_axes
     return DataAxis(
         candidate.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, candidate.pp > 1, candidate.offload,
-        late=splits(candidate.schedule), local_steps=candidate.local_steps, averaged=1.0 + states,
+        late=splits(candidate.schedule), local_steps=candidate.local_steps, outer=bool(candidate.outer_optimizer),
+        averaged=1.0 if candidate.outer_optimizer else 1.0 + states,
         versions=candidate.versions, axis=",".join(axes), wide=candidate.wide, replicas=candidate.dp_replicate,
     )  # fmt: skip
 

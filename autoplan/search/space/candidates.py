@@ -69,6 +69,7 @@ class Candidate:
     cp_attention: str = ""
     dp_replicate: int = 1
     folds: tuple[str, ...] = ()
+    outer_optimizer: str = ""
 
     @property
     def stages(self) -> int:
@@ -199,7 +200,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                             pp, outer, tp, rows * folding.data, microbatches, zero, schedule, recompute,
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
                             pinned.local_steps or 1, 1 + pinned.two_versions, folding.data, cp, attention, replicas,
-                            folding.beside,
+                            folding.beside, pinned.outer_optimizer or "",
                         )  # fmt: skip
 
 

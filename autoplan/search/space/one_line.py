@@ -42,7 +42,7 @@ CP_WORDS: Mapping[str, str] = {
 FIELDS: Mapping[str, object] = {
     "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "pipeline_schedule": "", "virtual_stages": 1,
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
-    "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1,
+    "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -159,6 +159,8 @@ def _phrases() -> Iterator[Phrase]:
     yield phrase(r"activations of \d+ of \d+ blocks on the host", lambda m: {"offload": "activations"})
     yield phrase(r"(2d|2\.5d|3d) tensor parallel", lambda m: {"tensor_system": m[1].lower()})
     yield phrase(r"replicas averaged every (\d+) steps", lambda m: {"local_steps": int(m[1])})
+    outer = r"outer steps \((\w+)\) every (\d+) steps"
+    yield phrase(outer, lambda m: {"local_steps": int(m[2]), "outer_optimizer": m[1].lower()})
     yield phrase(rf"recompute ({'|'.join(RECOMPUTE)})", lambda m: {"recompute": m[1].lower()})
     yield phrase(r"recompute (\d+) of (\d+) blocks(?: \((all|\d+) selectively\))?", _recomputed)
 

@@ -104,6 +104,10 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
     )  # fmt: skip
     yield locally and two, what, "with two versions of the weights there is no rule of it", "use one or the other"
     yield locally and pinned.dp == 1, f"{what} with dp=1", "there are no replicas to average", "give dp=2 or more"
+    yield (
+        pinned.outer_optimizer and not locally, f"outer_optimizer={pinned.outer_optimizer!r} without local_steps",
+        "it updates by what replicas have changed in several steps", "give local_steps=50, say",
+    )  # fmt: skip
     yield two and pinned.pp == 1, f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more"
 
 

@@ -44,6 +44,11 @@ def local_sgd(cluster: ClusterSpec) -> Parallelism:
     return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, local_steps=LOCAL_STEPS)
 
 
+def diloco(cluster: ClusterSpec) -> Parallelism:
+    """A replica on each device, as local SGD, with an outer update every so many steps (Douillard et al. 2023)."""
+    return replace(local_sgd(cluster), local_steps=OUTER_STEPS, outer_optimizer="nesterov")
+
+
 def hybrid(cluster: ClusterSpec) -> Parallelism:
     """Data, tensor and pipeline axes of at least 2 each where the cluster has eight devices; sizes are searched."""
     devices = cluster.devices
@@ -118,11 +123,13 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "zero-bubble": pipeline("zero-bubble"),
     "3d-hybrid": hybrid,
     "local-sgd": local_sgd,
+    "diloco": diloco,
     "pipedream-2bw": pipeline("pipedream-2bw"),
 }
 
 LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
-ASYNCHRONOUS = ("local-sgd", "pipedream-2bw")
+OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
+ASYNCHRONOUS = ("local-sgd", "diloco", "pipedream-2bw")
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 
 CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor parallel in the node", "tensor-parallel"))

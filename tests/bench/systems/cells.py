@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autoplan.cluster import ClusterSpec
 from autoplan.errors import AutoplanError
 from autoplan.plan import Plan
+from autoplan.search.space.systems import resolve
 from autoplan.verify import STEPS
 from autoplan.verify.compare import (
     FLOAT64,
@@ -116,10 +118,13 @@ def check(pools: Mapping[int, RankPool], known: References, system: str, model: 
 
 
 def planned(known: References, system: str, model: str) -> Plan:
+    """Of replicas that would meet after the steps here, one whose replicas meet twice in them."""
     module, batch, loss_fn = known.make(model)
     cluster = cases.cluster_of(cases.ranks_of(system))
+    asked = resolve(system, ClusterSpec.of(cluster))
+    often = replace(asked, local_steps=STALE_STEPS // 3) if (asked.local_steps or 1) > STALE_STEPS else system
     return parallelize_alone(
-        module, cluster, batch, loss_fn=loss_fn, training=known.training, parallelism=system
+        module, cluster, batch, loss_fn=loss_fn, training=known.training, parallelism=often
     )
 
 

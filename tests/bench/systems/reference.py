@@ -20,7 +20,7 @@ from autoplan.verify.reference import train_eagerly
 from tests.bench.systems.mixed import Steps
 from tests.bench.systems.ranks import Batch, FirstSteps, run
 from tests.support import zoo
-from tests.support.asynchronous import How, Simulated, local_sgd, two_versions
+from tests.support.asynchronous import Diloco, How, Simulated, local_sgd, two_versions
 from tests.support.planning import parallelize_alone
 
 LOSSES, GRADIENTS = 32, 4
@@ -89,7 +89,9 @@ class References:
             return two_versions(module.double(), batches, how)
         replicas, every = chosen.parallelism.dp, chosen.parallelism.local_steps
         assert replicas is not None
-        return local_sgd(module.double(), batches, replicas, chosen.microbatches, every, how)
+        module = module.double()
+        meet = Diloco(module) if chosen.parallelism.outer_optimizer else None
+        return local_sgd(module, batches, replicas, chosen.microbatches, every, how, meet)
 
     def wide(self, model: str) -> Steps:
         """The module in float32 on each of the batches."""
