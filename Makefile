@@ -4,6 +4,7 @@
 # make lint         ruff and mypy
 # make correctness  the table of appendix/correctness.md: each model under each parallelism against one device
 # make systems      the matrix of appendix/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
+# make convergence  losses of a small Llama under each asynchronous system, beside the synchronous one: appendix/convergence.md
 # make zoo          the table of appendix/models.md: architectures of transformers under several parallelisms, in float64 and,
 #                   under torchrun, in float32
 # make zoo-wide     the table of appendix/models_wide.md: 330 models of libraries and hand-written ones; goes on with what
@@ -57,7 +58,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo zoo-wide journeys attacks corruptions test-kill mutations rehearsals two-nodes validate prices plans recipes exported-configs rules reference docs demo bench-plan bench-search bench-jobs bench-laws bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems convergence zoo zoo-wide journeys attacks corruptions test-kill mutations rehearsals two-nodes validate prices plans recipes exported-configs rules reference docs demo bench-plan bench-search bench-jobs bench-laws bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -94,6 +95,9 @@ correctness: $(DEV)
 
 systems: $(DEV)
 	$(BIN)/python -m tests.bench.systems --write docs/appendix/systems.md
+
+convergence: $(DEV)
+	$(BIN)/python -W ignore -m tests.bench.convergence --write docs/appendix/convergence.md
 
 zoo: $(DEV)
 	$(BIN)/python -m tests.bench.architectures --write docs/appendix/models.md
