@@ -16,9 +16,11 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.evaluation.proof import Retrace, with_rows
 from autoplan.ir.graph import Model, batch_rows
+from autoplan.ir.randomness import with_randomness
 from autoplan.ir.record import Asked, PlanRecord
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.lower.after_search import typed_program
+from autoplan.lower.one_seed import check_one_seed
 from autoplan.models.inputs import Inputs
 from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
 from autoplan.rules.check import check_rules
@@ -49,6 +51,7 @@ def traced_model(
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     model = trace(module, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
     model = in_precision(model, training.precision)
+    model = with_randomness(model, training.randomness) if isinstance(training, Training) else model
     check_result(model, is_training)
     if isinstance(training, Training) and training.apart and not evaluated:
         plain = replace(training, statistics="batch")
@@ -71,7 +74,9 @@ def compile_model(
     model, (chosen, alternatives, report) = search_with_tables(model, cluster, training, pinned, asked)
     if isinstance(training, Training):
         check_flat(training, model)
-    typed_program(model, chosen, training.apart)  # proven here; whoever needs the program lowers the record again
+    lowered = typed_program(model, chosen, training.apart)  # proven here; who needs the program lowers the record again
+    if training.compile and training.draws_by_rank:
+        check_one_seed(lowered)
     extensions = extensions_of(model)
     return PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions, start=start)
 

@@ -23,6 +23,7 @@ EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
 OUTER_OPTIMIZERS = ("nesterov",)
+RANDOMNESS = ("global", "per-rank")
 SHAPES = ("constant", "linear", "cosine")
 ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
@@ -107,6 +108,9 @@ class Training:
                     the mean of the microbatches' losses, each as the module computes it of these rows alone, on
                     whichever ranks they are: load balancing, batch norm, denominators
     outer_learning_rate, outer_momentum   of ``Parallelism.outer_optimizer``; as Douillard et al. 2023 have them
+    randomness      what dropout draws: "global", what one device draws, by each element's place; "per-rank", each rank
+                    its own part, by torch's own kernels, alike where ranks hold the same. Attention then drops within
+                    its fused kernel. It isn't equal to one device, nor to another plan
     """
 
     optimizer: str = "adamw"
@@ -126,6 +130,7 @@ class Training:
     statistics: str = "batch"
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
+    randomness: str = "global"
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
@@ -157,6 +162,9 @@ class Training:
         if self.statistics not in STATISTICS:
             cause = f"statistics are over the rows of one of {STATISTICS}"
             raise ParallelismError(f"statistics={self.statistics!r}", cause, "leave it out")
+        if self.randomness not in RANDOMNESS:
+            cause = f"dropout is drawn in one of {RANDOMNESS}"
+            raise ParallelismError(f"randomness={self.randomness!r}", cause, "leave it out")
         object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
         object.__setattr__(self, "lr_schedule", as_schedule(self.lr_schedule))
         object.__setattr__(self, "groups", as_groups(self.groups))
@@ -175,6 +183,11 @@ class Training:
     def apart(self) -> bool:
         """Whether each microbatch has statistics and a loss of its own."""
         return self.statistics == "microbatch"
+
+    @property
+    def draws_by_rank(self) -> bool:
+        """Whether each rank draws for itself what drops out."""
+        return self.randomness == "per-rank"
 
     def optimizer_fields(self) -> dict[str, Any]:
         """The optimizer's options that have fields here, by torch's names; those that aren't given left out."""
@@ -203,6 +216,11 @@ class Inference:
     @property
     def apart(self) -> bool:
         """See ``Training.apart``: there is no loss."""
+        return False
+
+    @property
+    def draws_by_rank(self) -> bool:
+        """See ``Training.draws_by_rank``: nothing drops out."""
         return False
 
 

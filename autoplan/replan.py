@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from autoplan.cluster import ClusterSpec
 from autoplan.compile import asked_of, check_arguments, compile_model
 from autoplan.errors import ParallelismError
+from autoplan.ir.randomness import with_randomness
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
@@ -46,7 +47,11 @@ def replan(record: PlanRecord, change: Change) -> PlanRecord:
         resolve_parallelism(request, cluster)
         kept = replace(training, compile=asked.compile)
         asked = asked_of(request, constraints, kept, change.effort or asked.effort)
-    model = in_precision(record.model, training.precision) if change.training is not None else record.model
+    model = record.model
+    if change.training is not None:
+        model = in_precision(model, training.precision)
+    if isinstance(training, Training):
+        model = with_randomness(model, training.randomness)
     rescaled = rescale(model, change.batch, change.seq)
     found = compile_model(rescaled, cluster, training, asked, record.init, record.start)
     return replace(found, evaluable=record.evaluable)

@@ -8,7 +8,14 @@ from types import MappingProxyType
 from autoplan.emit.biased_products import biased
 from autoplan.emit.column_products import NO_LINES, ColumnProducts, Lines
 from autoplan.emit.naming import module_attributes
-from autoplan.emit.random_arguments import FIRST, KEY, dropout_axes, most_dropouts, random_arguments, random_function
+from autoplan.emit.random_arguments import (
+    FIRST,
+    attention_drawn_over,
+    dropout_axes,
+    most_dropouts,
+    random_arguments,
+    random_function,
+)
 from autoplan.emit.readable import readable_names
 from autoplan.emit.size_names import Names, Size, Sized
 from autoplan.emit.source import (
@@ -24,9 +31,10 @@ from autoplan.emit.source import (
 from autoplan.emit.spelling import operand, spell
 from autoplan.ir.graph import Argument, free_name
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.ir.randomness import is_random, random_operators
+from autoplan.ir.randomness import BY_RANK, KEY, is_random, random_operators
 from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 from autoplan.runtime.inference.forward import MICROBATCHES
+from autoplan.runtime.parallel.seeding import DRAWN_OVER
 
 GATHERS = ("all_gather", "all_gather_invariant")
 """Steps that say whether a compiled segment keeps what they give."""
@@ -141,7 +149,7 @@ def emit_compute(
 
 def expression(compute: Compute, scope: Scope, further: Mapping[str, str] = MappingProxyType({})) -> str:
     args = [scope.literal(a) for a in compute.args]
-    kwargs = {**{key: scope.literal(value) for key, value in compute.kwargs}, **further}
+    kwargs = {**{key: scope.literal(value) for key, value in compute.kwargs if key != BY_RANK}, **further}
     operands = compute.reads
     rank = scope.ranks[operands[0]] if operands else 0
     if is_random(compute):
@@ -265,6 +273,10 @@ def emit_init(
     if random_operators(block):
         code = f"self.{FIRST} = {most_dropouts} * parameters.number"
         lines.append(commented(code, "so that no two segments drop alike", 8))
+    if (drawn := attention_drawn_over(block, live)) is not None:
+        axes = ", ".join(map(axis_source, drawn))
+        code = f"self.{DRAWN_OVER} = ({axes},)" if axes else f"self.{DRAWN_OVER} = ()"
+        lines.append(commented(code, "from one seed, where this is compiled", 8))
     for names in (names for call in shared.column.values() for names in call.side_by_side):
         quoted = ", ".join(f'"{name}"' for name in names)
         lines.append(f"        parameters.side_by_side({quoted})")

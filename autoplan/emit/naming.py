@@ -11,6 +11,7 @@ from autoplan.emit.random_arguments import FIRST
 from autoplan.emit.source import attribute_names, identifier
 from autoplan.ir.graph import free_name
 from autoplan.ir.typed_program import Lowered
+from autoplan.runtime.parallel.seeding import DRAWN_OVER
 
 MODULE_LEVEL = frozenset({"STAGES", "counts", "Extension", "require"}) | frozenset(dir(builtins))
 REST = "unused"  # the keywords of a function that it doesn't name
@@ -42,7 +43,7 @@ def module_attributes(names: Sequence[str], axes: Iterable[str]) -> dict[str, st
 
     axes  attributes that hold axes, "self.tp"
     """
-    taken = {axis.removeprefix("self.") for axis in axes} | {FIRST}
+    taken = {axis.removeprefix("self.") for axis in axes} | {FIRST, DRAWN_OVER}
     chosen: dict[str, str] = {}
     for name, short in attribute_names(tuple(names)).items():
         held = hasattr(nn.Module, short) or short in taken

@@ -35,6 +35,8 @@ def spell(op: str, args: Sequence[str], kwargs: Mapping[str, str], rank: int) ->
     """
     op = op.removeprefix(WHOLE)
     namespace, name, overload = op.split(".", 2) if op.count(".") >= 2 else (*op.split(".", 1), "")
+    if name == "attention_by_rank":
+        return attention(args, kwargs, rank, name)
     if namespace == "autoplan":
         return call(name, args, kwargs)
     special = SPECIAL.get(name)
@@ -87,12 +89,14 @@ def convolution(args: Sequence[str], kwargs: Mapping[str, str], rank: int) -> st
     return call("torch.convolution", args, {})
 
 
-def attention(args: Sequence[str], kwargs: Mapping[str, str], rank: int) -> str:
+def attention(
+    args: Sequence[str], kwargs: Mapping[str, str], rank: int, function: str = "F.scaled_dot_product_attention"
+) -> str:
     names = ("attn_mask", "dropout_p", "is_causal")
     plain = {"attn_mask": "None", "dropout_p": "0.0", "is_causal": "False", "scale": "None", "enable_gqa": "False"}
     given = {**dict(zip(names, args[3:], strict=False)), **kwargs}
     told = {key: value for key, value in given.items() if plain.get(key) != value}
-    return call("F.scaled_dot_product_attention", args[:3], told)
+    return call(function, args[:3], told)
 
 
 SPECIAL: dict[str, Spelling] = {

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from autoplan.ir.graph import Block, Model, Node, Ref
-from autoplan.ir.randomness import ATTENTION, DROPOUT_ARGUMENT
+from autoplan.ir.randomness import ATTENTION, DROPOUT, DROPOUT_ARGUMENT, node_with
 from autoplan.trace.blocks import renamed
 
-DROPOUT = "autoplan.dropout"
 BATCH_NORM = "autoplan.batch_norm"
 RUNNING_MEAN, TRACKED, IN_TRAINING = 3, 5, 6  # of batch norm's arguments
 
@@ -43,6 +42,7 @@ def kept_nodes(block: Block, change: Change, names: dict[str, str]) -> Iterator[
 def undropped(node: Node) -> Node:
     if node.op != ATTENTION or len(node.args) <= DROPOUT_ARGUMENT:
         return node
+    node = node_with(node, by_rank=False)
     return replace(node, args=(*node.args[:DROPOUT_ARGUMENT], 0.0, *node.args[DROPOUT_ARGUMENT + 1 :]))
 
 

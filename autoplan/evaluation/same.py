@@ -8,8 +8,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autoplan.evaluation.evaluation_graph import BATCH_NORM, DROPOUT, TRACKED, evaluated_node
+from autoplan.evaluation.evaluation_graph import BATCH_NORM, TRACKED, evaluated_node
 from autoplan.ir.graph import Argument, Model, Node, Ref, TensorType
+from autoplan.ir.randomness import DROPOUT
 
 SAME_VALUE = ("aten.reshape.default", "aten.expand.default", "aten.to.dtype")
 """Operators that may leave a tensor as it is: then they are none. At one row no expansion is left of many."""

@@ -4,5 +4,6 @@
 
 Order: `joined` (products that run as one), `lowering` (choice to typed program), `typecheck` (the proof), `replicas`
 (replicas that step alone, for local SGD), `apart` (microbatches with losses of their own), `after_search` (all of
-these), `resized` (the same choice at other sizes of the batch).
+these), `one_seed` (whether compiled segments can draw by rank), `resized` (the same choice at other sizes of the
+batch).
 """

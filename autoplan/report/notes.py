@@ -2,6 +2,7 @@
 
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative
+from autoplan.ir.randomness import ATTENTION, drops_by_rank
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.report.device_kinds import memory_limits_of, unequal
@@ -20,7 +21,7 @@ def notes_section(record: PlanRecord) -> str:
 
 
 def notes_of(record: PlanRecord) -> list[str]:
-    notes = [*staleness(record), *bounds(record), *classical(record), *batch_reasons(record)]
+    notes = [*staleness(record), *own_draws(record), *bounds(record), *classical(record), *batch_reasons(record)]
     return [*notes, *experts_notes(record), *record.model.notes]
 
 
@@ -47,6 +48,21 @@ def staleness(record: PlanRecord) -> list[str]:
             "what its time is the price of."
         ]
     return []
+
+
+def own_draws(record: PlanRecord) -> list[str]:
+    """What differs from the step of one device where ranks draw for themselves, and what that saves."""
+    nodes = [node for block in record.model.blocks for node in block.nodes if drops_by_rank(node)]
+    if not nodes:
+        return []
+    said = (
+        "Random: randomness='per-rank' has each rank draw its own part of what drops out, alike where ranks hold the "
+        "same. The draws aren't one device's, nor another plan's; all else is equal to one device, and so is the mean "
+        "over draws. Torch's own kernels drop, and keep a mask of bytes where they aren't compiled."
+    )
+    if any(node.op == ATTENTION for node in nodes):
+        said += " Attention drops within its kernel where the device's has dropout: no scores go through memory."
+    return [said]
 
 
 def bounds(record: PlanRecord) -> list[str]:

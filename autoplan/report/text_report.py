@@ -96,5 +96,6 @@ def training_text(record: PlanRecord) -> str:
     rates = f" with a {training.lr_schedule.name} schedule" if training.lr_schedule is not None else ""
     sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
     apart = ", statistics of each microbatch" if training.apart else ""
+    drawn = ", dropout drawn per rank" if training.draws_by_rank else ""
     groups = "".join(f", {text}" for text in groups_text(record.model, training))
-    return f"{training.optimizer}{rates}, {training.precision}{sums}{apart}, {compiled}{groups}"
+    return f"{training.optimizer}{rates}, {training.precision}{sums}{apart}{drawn}, {compiled}{groups}"

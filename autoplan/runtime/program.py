@@ -32,6 +32,7 @@ from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.parallel.counting import whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
+from autoplan.runtime.parallel.seeding import generators_kept
 from autoplan.runtime.parallel.stages import Keywords
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 from autoplan.runtime.rank_model import RankModel
@@ -131,7 +132,8 @@ class Program(RankModel):
         counts = whole_counts(spec, self.module, inputs, self.axes)
         keys = random_keys(spec, spec.training.seed, self.steps, self.device, before)
         keywords: Keywords = {**inputs, **counts, **keys, MICROBATCHES: (spec.microbatches,) * spec.microbatches}
-        with self.versions.computing() if self.versions else nullcontext():
+        drawing = generators_kept(self.device) if self.spec.draws_by_rank else nullcontext()
+        with drawing, self.versions.computing() if self.versions else nullcontext():
             loss = engine.run(keywords, self.updates.scale)
         self.sums.finish()
         loss = whole_loss(spec, loss, self.axes)

@@ -137,6 +137,11 @@ class ProgramSpec:
         return {"fp32": torch.float32, "bf16": torch.bfloat16}.get(self.training.reduce_dtype or "")
 
     @property
+    def draws_by_rank(self) -> bool:
+        """Whether what drops out is drawn by each rank for itself."""
+        return self.training.draws_by_rank
+
+    @property
     def mixed(self) -> bool:
         """Whether what is computed in half precision is stored in float32; what is never updated isn't."""
         return self.training.mixed and not self.forward_only

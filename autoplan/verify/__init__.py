@@ -42,6 +42,7 @@ from autoplan.verify.variants import (
     also,
     apart_on_one,
     averaged_often,
+    drawn_by_place,
     draws,
     drops,
     local_plan,
@@ -72,6 +73,8 @@ def verify_training(
     record: PlanRecord, module: nn.Module | None, loss_fn: Callable | None, *, seed: int, given: Batch | None = None
 ) -> Verification:
     exact, note, batch = local_plan(record, given, seed)
+    exact, told = drawn_by_place(exact)
+    note = also(note, told)
     training = exact.training
     assert isinstance(training, Training)
     parts = apart_on_one(exact)

@@ -6,7 +6,7 @@ import torch
 
 from autoplan.errors import InputsError
 from autoplan.ir.graph import Model
-from autoplan.ir.randomness import is_random
+from autoplan.ir.randomness import drops_by_rank, is_random, with_randomness
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.data.microbatches import Batch
@@ -83,6 +83,17 @@ def rule_of(parallelism: Parallelism) -> str:
     if parallelism.steps_locally:
         return f"local SGD's rule, averaging every {parallelism.local_steps} steps"
     return "PipeDream-2BW's rule, gradients of the weights before the last update"
+
+
+def drawn_by_place(record: PlanRecord) -> tuple[PlanRecord, str]:
+    """The same plan with draws that follow from each element's place, as one device can draw them, and what to say of
+    that; the plan itself where ranks don't draw for themselves."""
+    training = record.training
+    if not isinstance(training, Training) or not any(drops_by_rank(n) for b in record.model.blocks for n in b.nodes):
+        return record, ""
+    model = with_randomness(record.model, "global")
+    told = "drawn by each element's place: what each rank draws for itself (randomness='per-rank') no one device draws"
+    return replace(record, model=model, training=replace(training, randomness="global")), told
 
 
 def drops(model: Model) -> bool:

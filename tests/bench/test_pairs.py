@@ -25,6 +25,7 @@ CELLS = sampled(
 )  # fmt: skip
 CALLS, SAVED = 1.04, 1.005  # what is done once a step, and the batch's microbatches, weigh more in a small model
 FEWER = [("DDP, no_sync", "Mixtral", "selective", 0.5), ("fully_shard, ZeRO-1", "GPT-2, dropout", None, 0.6)]
+PER_RANK = sampled(["the module, drawn per rank", "DDP, drawn per rank"], ["DDP, drawn per rank"])
 
 
 @pytest.mark.parametrize(("case", "model", "precision"), CELLS)
@@ -44,6 +45,17 @@ def test_the_program_keeps_much_less(case: str, model: str, recompute: str | Non
     row = contest(case, model, "fp32", SMALL, 0, recompute)
     assert row.saved[0] <= share * row.saved[1]
     assert row.losses[0] == pytest.approx(row.losses[1], abs=2e-2)
+
+
+@pytest.mark.parametrize("case", PER_RANK)
+def test_drawn_per_rank_attention_drops_as_the_modules_own(case: str) -> None:
+    """With torch's own kernels on both sides; masks of elements take a byte, theirs are in their dtype."""
+    row = contest(case, "GPT-2, dropout in attention", "fp32", SMALL, 0)
+    assert 0 < row.calls[0] <= CALLS * row.calls[1]
+    assert 0 < row.saved[0] <= 0.95 * row.saved[1]
+    assert row.losses[0] == pytest.approx(row.losses[1], abs=5e-2)
+    dropped = [side.counted.calls["aten.bernoulli_.float"] for side in row.ours]
+    assert dropped == [SMALL.layers * CASES[case].microbatches] * CASES[case].ranks, "attention's alone"
 
 
 @pytest.mark.slow

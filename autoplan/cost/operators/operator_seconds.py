@@ -17,10 +17,11 @@ from autoplan.cost.operators.experts import NO_LIMIT, Grouped, Groups, Travel, b
 from autoplan.cost.operators.fusion import GATHERING, Traffic, apart, fused
 from autoplan.cost.operators.lookups import Traffic as TableTraffic
 from autoplan.cost.operators.lookups import traffic_of
-from autoplan.cost.operators.ring import Ring, attention
+from autoplan.cost.operators.ring import Ring, attention, unfused
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
+from autoplan.ir.randomness import DROPOUT, drops, scores_in_memory
 from autoplan.rules.kept_values import SIGN_BYTES, keeps_of, signs_of, value_of
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
@@ -239,15 +240,18 @@ def matmul_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Devi
 
 
 def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device, fuses: bool) -> Cost:
-    """A fused attention over the local heads and rows. Of causal rows on several ranks the last rank's, which see all
-    keys, set the pace."""
+    """An attention over the local heads and rows, fused unless it drops where no kernel does. Of causal rows on several
+    ranks the last rank's, which see all keys, set the pace."""
     ring = ring_of(operator, strategy, mesh, fuses)
     if ring is not None:
         return ring.compute(device)
     q, k = (local_shape(operator.operands[i], [(a, s.inputs[i]) for a, s in strategy.axes], mesh) for i in (0, 1))
     q, k = [1] * (3 - len(q)) + q, [1] * (3 - len(k)) + k
     extents = (math.prod(q[:-3]), q[-3], q[-2], k[-2], q[-1], is_causal(operator.node))
-    return attention(extents, operator.operands[0].dtype, device)
+    dtype = operator.operands[0].dtype
+    if scores_in_memory(operator.node) or (drops(operator.node) and device.composes):
+        return unfused(extents, dtype, device)
+    return attention(extents, dtype, device)
 
 
 def ring_of(operator: Operator, strategy: Strategy, mesh: Mesh, fuses: bool) -> Ring | None:
@@ -340,6 +344,9 @@ def memory_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Devi
         parts[0] = min(parts[0], result)
     moved = sum(p for p, read in zip(parts, operator.reads, strict=True) if read) + result * operator.writes
     back = result * (operator.writes + ("out" in operator.keeps)) + full_gradient
+    if operator.node.op == DROPOUT:  # its mask, where there is one
+        mask = int(operator.beside) * result // DTYPE_BYTES[operator.node.type.dtype]
+        moved, back = moved + mask, back + mask
     for i, (part, read, carries) in enumerate(zip(parts, operator.reads, operator.carries, strict=True)):
         if read:
             back += part * carries + part * operator.rereads[i]

@@ -1,11 +1,17 @@
 """Attention whose keys and values go round the ranks (``runtime.ops.attention.ring``): its blocks, the sends beside
 them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoplan.cost.operators.cost import Cost
 from cost_models.collective import hidden_seconds
-from cost_models.compute import attention_backward_seconds, attention_flops, attention_seconds, memory_bound_seconds
+from cost_models.compute import (
+    attention_backward_seconds,
+    attention_flops,
+    attention_seconds,
+    memory_bound_seconds,
+    scores_seconds,
+)
 from cost_models.hardware import Device
 
 WIDE_BYTES = 4  # of an element of what is summed up over the blocks: float32; 8 where operands are float64
@@ -24,6 +30,14 @@ def attention(extents: Extents, dtype: str, device: Device) -> Cost:
         float(attention_backward_seconds(*extents, dtype, device)),
         float(attention_flops(*extents)),
     )
+
+
+def unfused(extents: Extents, dtype: str, device: Device) -> Cost:
+    """An attention with dropout whose scores go through memory; at the rate of streaming kernels where the profile
+    doesn't say what kernels over scores reach."""
+    known = replace(device, scores_efficiency=device.scores_efficiency or 1.0)
+    forward_s, backward_s = scores_seconds(*extents[:5], True, dtype, known)
+    return Cost(float(forward_s), float(backward_s), float(attention_flops(*extents)))
 
 
 @dataclass(frozen=True)

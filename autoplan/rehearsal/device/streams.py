@@ -153,6 +153,9 @@ class FakeDevice:
     def _is_in_bad_fork(self) -> bool:
         return False
 
+    def manual_seed(self, seed: int) -> None:
+        pass
+
     def manual_seed_all(self, seed: int) -> None:
         pass
 

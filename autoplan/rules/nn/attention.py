@@ -1,25 +1,30 @@
 """Scaled dot-product attention: batch, heads, and the rows of the queries."""
 
-from autoplan.ir.graph import TensorType
+from autoplan.ir.graph import DTYPE_BYTES, TensorType
 from autoplan.ir.layout import R, S, State
 from autoplan.rules.registry import AxisStrategy, Rule, broadcast_shape, rule
 
 LOGSUMEXP_BYTES = 4  # kept for each row of scores, in float32
+SCORES = 2  # tensors of their size that are kept where they aren't fused
 RING = "ring_attention"
 
 
 @rule("aten.scaled_dot_product_attention.default")
 def attention(
     q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, by_rank: bool = False,
 ) -> Rule:  # fmt: skip
     """q [b.., heads, rows, d], k [b.., kv, keys, d], v [b.., kv, keys, e] -> [b.., heads, rows, e].
 
     Query heads are (g r): kv groups of r heads each, where keys and values are shared (``enable_gqa``). Rows split
     freely without causality; with it each rank's mask differs, so a body builds it. Where keys and values are split as
     the rows are, they go round the ranks. Under dropout no body is offered: what is dropped follows from an element's
-    place, which a body doesn't know. Dims before the rows may be broadcast: one head of keys to all of the queries.
+    place, which a body doesn't know; and scores are kept, as the softmax and as what is left of it, unless each rank
+    drops its own part within its kernel (``by_rank``). Dims before the rows may be broadcast: one head of keys to all
+    of the queries.
     """
+    places = bool(dropout_p) and not by_rank
+    row_bytes = SCORES * DTYPE_BYTES[q.dtype] * k.shape[-2] if places else LOGSUMEXP_BYTES
     batch = broadcast_shape(*(t.shape[:-3] for t in (q, k, v)))
     grouped = enable_gqa and len(q.shape) > 2 and q.shape[-3] != k.shape[-3]
     heads = q.shape[-3:-2] if grouped else broadcast_shape(*(t.shape[-3:-2] for t in (q, k, v)))
@@ -38,8 +43,8 @@ def attention(
         whole=frozenset({"d", "e", "keys"} | ({"rows"} if is_causal else set())),
         extra=() if dropout_p else bodies(q, k, v, mask, grouped, is_causal),
         cost="attention",
-        saved=(0, 1, 2, "out"),
-        saved_bytes_per_element=LOGSUMEXP_BYTES / v.shape[-1],
+        saved=(0, 1, 2) if places else (0, 1, 2, "out"),
+        saved_bytes_per_element=row_bytes / v.shape[-1],
     )
 
 

@@ -22,6 +22,7 @@ class Elementwise:
     saved: tuple[int | str, ...] = ()
 
 
+MASK_BYTES = 1.0  # of an element, where dropout keeps its mask
 INPUT = Elementwise(saved=(0,))
 OUTPUT = Elementwise(saved=("out",))
 NOTHING = Elementwise()
@@ -205,6 +206,7 @@ def uniform(x: TensorType, number: int) -> Rule:
 
 
 @rule("autoplan.dropout")
-def dropout(x: TensorType, p: float) -> Rule:
-    """Nothing is kept: the mask is hashed anew in the backward."""
-    return Rule(aligned(x), linear=((0,),))
+def dropout(x: TensorType, p: float, by_rank: bool = False) -> Rule:
+    """Nothing is kept: the mask is hashed anew in the backward. What a rank draws is: in eager mode in a byte each."""
+    kept = MASK_BYTES if by_rank else 0.0
+    return Rule(aligned(x), linear=((0,),), saved_bytes_per_element=kept, compiled_saved_bytes_per_element=0.0)

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.ir.randomness import random_operators
+from autoplan.ir.randomness import KEY, random_operators
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.data.microbatches import Batch, microbatches
@@ -27,8 +27,7 @@ from autoplan.runtime.parallel.stages import Keywords, StageModule
 from autoplan.runtime.parallel.zero import fsdp_modules
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
-RANDOM_KEY = "dropout_key"  # the keyword by which an exported stage takes its microbatch's key
-MICROBATCHES = "microbatches"  # likewise, how many there are
+MICROBATCHES = "microbatches"  # the keyword by which an exported stage takes how many there are
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,9 @@ def over_microbatches(dims: Sequence[Sequence[str]], results: Sequence[Tensor], 
 def random_keys(
     spec: ProgramSpec, seed: int, step: int, device: torch.device, batch: int = 0
 ) -> dict[str, Tensor]:
-    """``step_keys`` as the stages' keyword; none where nothing drops out and no number is drawn."""
+    """``step_keys`` as the stages' keyword, on the host where ranks draw their own; none where nothing drops out and no
+    number is drawn."""
     if not any(map(random_operators, spec.lowered.blocks)):
         return {}
-    return {RANDOM_KEY: step_keys(seed, step, spec.microbatches, device, batch)}
+    device = torch.device("cpu") if spec.draws_by_rank else device
+    return {KEY: step_keys(seed, step, spec.microbatches, device, batch)}

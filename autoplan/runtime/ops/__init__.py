@@ -5,10 +5,11 @@ others differ from rank to rank. They take the operator's arguments, local tenso
 split them, outermost first. Given operands in the states of their strategy, they return the result in its state; the
 backward does the same for the dual states (`autoplan.ir.layout`).
 
-Order: `global_random` (dropout by element, not by rank), `affine` (products with a bias), `column_linear`
-(column-parallel products, whose backward overlaps), `attention` (attention over split rows or heads), `embedding`
-(look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm` (batch norm), `batch_moves`
-(rows gathered, sums made whole), `scan` (running sums), `spatial` (windows over a split dim).
+Order: `global_random` (dropout by element, not by rank), `rank_random` (dropout of each rank's own), `affine`
+(products with a bias), `column_linear` (column-parallel products, whose backward overlaps), `attention` (attention
+over split rows or heads), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of
+experts), `norm` (batch norm), `batch_moves` (rows gathered, sums made whole), `scan` (running sums), `spatial`
+(windows over a split dim).
 """
 
 from autoplan.ops.recurrence import recurrence
@@ -36,6 +37,7 @@ from autoplan.runtime.ops.loss.cross_entropy import (
 )
 from autoplan.runtime.ops.loss.vocab_parallel import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
 from autoplan.runtime.ops.norm import batch_norm, sync_batch_norm
+from autoplan.runtime.ops.rank_random import attention_by_rank, dropout_by_rank
 from autoplan.runtime.ops.scan import running_extreme, split_cumprod, split_cumsum, split_logcumsumexp
 from autoplan.runtime.ops.spatial.pooling import adaptive_avg_pool, adaptive_max_pool
 from autoplan.runtime.ops.spatial.windows import (
@@ -51,14 +53,14 @@ from autoplan.runtime.ops.spatial.windows import (
 )
 
 __all__ = [
-    "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_with_dropout", "avg_pool_along_2",
-    "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows",
-    "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
-    "count_valid", "cross_entropy", "dropout", "embedding_bag", "experts", "gathered_linear",
-    "grouped_attention", "joined_linear", "local_experts", "lookups", "max_pool_along_2", "max_pool_along_3",
-    "max_pool_along_4", "placed_lookups", "ragged_bag", "recurrence", "regathered_linear", "ring_attention",
-    "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum", "split_logcumsumexp",
-    "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
-    "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",
-    "weighted_cross_entropy",
+    "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_by_rank", "attention_with_dropout",
+    "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm",
+    "causal_attention_rows", "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4",
+    "count_classes", "count_valid", "cross_entropy", "dropout", "dropout_by_rank", "embedding_bag", "experts",
+    "gathered_linear", "grouped_attention", "joined_linear", "local_experts", "lookups", "max_pool_along_2",
+    "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "recurrence", "regathered_linear",
+    "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum",
+    "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag",
+    "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
 ]  # fmt: skip

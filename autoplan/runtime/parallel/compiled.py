@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from autoplan.runtime.parallel.seeding import seeded
 from autoplan.runtime.parallel.zero import segments_of
 
 UNCOMPILED = "cpu"  # where a compilation outlasts what it saves; cost_models' profile says the same (compiles = 0)
@@ -17,4 +18,5 @@ def compile_segments(stages: Sequence[nn.Module], backend: str = "inductor") -> 
     """
     for stage in stages:
         for segment in segments_of(next(stage.children())):
-            segment.forward = torch.compile(segment.forward, fullgraph=True, dynamic=False, backend=backend)
+            compiled = torch.compile(segment.forward, fullgraph=True, dynamic=False, backend=backend)
+            segment.forward = seeded(segment, compiled)

@@ -18,9 +18,9 @@ from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import MICROBATCH, Mesh
+from autoplan.ir.randomness import ATTENTION, scores_in_memory
 
 Located = tuple[str, Layout]  # a value, and the layout in which it is held
-ATTENTION = "aten.scaled_dot_product_attention.default"
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Walk:
         """Of the result's dims; "transpose" and "permute" rename those of their operand."""
         op, rank = operator.node.op, len(self.types[step.makes[0]].shape)
         plain = tuple(range(rank))
-        if op == ATTENTION:
+        if op == ATTENTION and not scores_in_memory(operator.node):
             return (*plain[:-3], rank - 2, rank - 3, rank - 1)  # fused kernels write [batch, rows, heads, features]
         if not step.reads:
             return plain

@@ -11,6 +11,7 @@ from tests.bench.pairs.measured import Step
 
 PRECISIONS = ("fp32", "bf16-mixed")
 ALL = ("Llama", "GPT-2, dropout", "Mixtral")
+DROPPING = ("GPT-2, dropout", "GPT-2, dropout in attention")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Case:
     microbatches  of a step
     ways          ranks that share a batch's rows
     compiled      both sides are compiled, so what a dispatch mode sees says nothing
+    randomness    what our dropout draws
     """
 
     by_hand: Callable[..., Step]
@@ -31,6 +33,7 @@ class Case:
     ways: int = 1
     models: tuple[str, ...] = ALL
     compiled: bool = False
+    randomness: str = "global"
 
     def pinned(self, rows: int) -> Parallelism:
         fields = {"dp": 1, "tp": 1, "pp": 1, "recompute": "none", **self.parallelism}
@@ -41,6 +44,10 @@ CASES: Mapping[str, Case] = {
     "the module": Case(alone.eager, {}, ranks=1, microbatches=1),
     "the module, compiled": Case(alone.compiled, {}, ranks=1, microbatches=1, compiled=True),
     "DDP, no_sync": Case(ddp.ddp, {"dp": 2, "zero": 0}, ways=2),
+    "the module, drawn per rank": Case(
+        alone.eager, {}, ranks=1, microbatches=1, models=DROPPING, randomness="per-rank"
+    ),
+    "DDP, drawn per rank": Case(ddp.ddp, {"dp": 2, "zero": 0}, ways=2, models=DROPPING, randomness="per-rank"),
     "fully_shard, ZeRO-1": Case(sharded.zero1, {"dp": 2, "zero": 1}, ways=2),
     "fully_shard, ZeRO-3": Case(sharded.zero3, {"dp": 2, "zero": 3}, ways=2),
     "DTensor, sequence parallel": Case(tensor.llama, {"tp": 2, "sequence_parallel": True}, models=("Llama",)),

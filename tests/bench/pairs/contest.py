@@ -98,7 +98,9 @@ def contest(case: str, model: str, precision: str, size: Size, rounds: int, reco
     pinned = pinned if recompute is None else replace(pinned, recompute=recompute)
     plan = parallelize_alone(
         made(model, size), f"1x{ranks} cpu", given, parallelism=pinned,
-        training=autoplan.Training(precision=precision, learning_rate=LEARNING_RATE),
+        training=autoplan.Training(
+            precision=precision, learning_rate=LEARNING_RATE, randomness=CASES[case].randomness
+        ),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, RankPool(ranks, timeout_s=LIMIT_S) as pool:
         exported = plan.export(Path(folder) / "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -42,11 +43,11 @@ def llama(size: Size) -> nn.Module:
     return LlamaForCausalLM(config)
 
 
-def gpt2(size: Size) -> nn.Module:
-    """With dropout; inside attention, too, where the kernel has it."""
+def gpt2(size: Size, attention: float = 0.0) -> nn.Module:
+    """With dropout, of attention's probabilities as given."""
     config = GPT2Config(
         vocab_size=size.vocabulary, n_positions=size.length, n_embd=size.hidden, n_layer=size.layers, n_head=HEADS,
-        resid_pdrop=DROPOUT, embd_pdrop=DROPOUT, attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=DROPOUT, embd_pdrop=DROPOUT, attn_pdrop=attention, use_cache=False, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     return GPT2LMHeadModel(config)
 
@@ -60,7 +61,10 @@ def mixtral(size: Size) -> nn.Module:
     return MixtralForCausalLM(config)
 
 
-MODELS: Mapping[str, Callable[[Size], nn.Module]] = {"Llama": llama, "GPT-2, dropout": gpt2, "Mixtral": mixtral}
+MODELS: Mapping[str, Callable[[Size], nn.Module]] = {
+    "Llama": llama, "GPT-2, dropout": gpt2, "Mixtral": mixtral,
+    "GPT-2, dropout in attention": partial(gpt2, attention=DROPOUT),
+}  # fmt: skip
 
 
 def made(name: str, size: Size) -> nn.Module:
