@@ -107,7 +107,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def dropped(x: Tensor, p: float, key: Tensor, call: int, *where: list[int]) -> Tensor:
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" and x.element_size() in INTEGERS:
         return torch.ops.autoplan.hashed_dropout(x, p, key, call, *where)
     return dropped_at_once(x, p, key, call, Places(x.shape, *where))
 
@@ -182,7 +182,7 @@ def dropped_in_blocks(x: Tensor, p: float, key: Tensor, call: int, places: Place
     rows, between, columns = numpy_words(step, call, microbatch, places)
     values = elements(result).reshape(len(rows), len(columns))
     wide = min(len(columns), BLOCK)
-    high = max(1, BLOCK // wide)
+    high = min(max(1, BLOCK // wide), len(rows))
     words, shifted = np.empty((2, high, wide), np.uint32)
     least = min(round(p * (WORD + 1)), WORD)
     for top in range(0, len(rows), high):
@@ -191,20 +191,19 @@ def dropped_in_blocks(x: Tensor, p: float, key: Tensor, call: int, places: Place
             word, other = (w[: part.shape[0], : part.shape[1]] for w in (words, shifted))
             np.bitwise_xor(columns[None, left : left + wide], rows[top : top + high, None], out=word)
             mix_upper_in_place(word, other, between[top : top + high, None])
-            np.copyto(part, 0, where=word < least)
+            np.multiply(part, word >= least, out=part)
     return result
 
 
 def elements(x: Tensor) -> np.ndarray:
-    """A tensor's memory as unsigned words, which NumPy writes quickly, and bfloat16 at all."""
+    """A tensor's memory as unsigned words: multiplied by 0 or 1 they are 0 or what they were, infinities too."""
     size = x.element_size()
-    return x.detach().view(INTEGERS[size]).numpy().view(f"u{size}") if size in INTEGERS else x.detach().numpy()
+    return x.detach().view(INTEGERS[size]).numpy().view(f"u{size}")
 
 
 def numpy_words(step: int, call: int, microbatch: int, places: Places) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(first and second words of the rows, words of the columns), uint32."""
-    stream = np.array([(step + call * GOLDEN) & WORD], np.uint32)
-    mix_in_place(stream, np.empty_like(stream))
+    stream = np.uint32(mixed_word((step + call * GOLDEN) & WORD))
 
     def words(dims: range) -> np.ndarray:
         return places.index(dims, microbatch, np.arange).astype(np.uint32).reshape(-1)
@@ -214,6 +213,13 @@ def numpy_words(step: int, call: int, microbatch: int, places: Places) -> tuple[
     first = row ^ stream
     mix_in_place(first, np.empty_like(first))
     return first, row * np.uint32(ROW) + stream, column * np.uint32(GOLDEN)
+
+
+def mixed_word(word: int) -> int:
+    """``mixed`` of one word."""
+    word = ((word ^ word >> 16) * MIX) & WORD
+    word = ((word ^ word >> 15) * MIX_AGAIN) & WORD
+    return word ^ word >> 16
 
 
 def mix_in_place(word: np.ndarray, other: np.ndarray) -> None:
