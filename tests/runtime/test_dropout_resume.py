@@ -69,7 +69,7 @@ def train(program: Program, first: int, last: int) -> tuple[float, ...]:
 def unbroken(rank: int, world: int, folder: str) -> Trained:
     program = autoplan.load(folder).program()
     program.load_weights(f"{folder}/weights.safetensors")
-    return Trained(train(program, 0, STEPS), program.full_state_dict())
+    return Trained(train(program, 0, STEPS), dict(program.full_state_dict()))
 
 
 def until(rank: int, world: int, folder: str, checkpoint: str) -> None:
@@ -84,7 +84,7 @@ def onwards(rank: int, world: int, folder: str, checkpoint: str) -> Trained:
     torch.manual_seed(1000 + rank)
     program = autoplan.load(folder).program()
     program.load_checkpoint(checkpoint)
-    return Trained(train(program, STOP, STEPS), program.full_state_dict())
+    return Trained(train(program, STOP, STEPS), dict(program.full_state_dict()))
 
 
 @pytest.mark.parametrize("plan", sampled(PLANS, ["sequence parallel"]))  # it goes on under ZeRO-3, too
