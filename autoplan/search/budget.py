@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class SearchBudget:
                     the best plan recomputes or offloads, or none fits. None: all sizes.
     glances         candidates with several stages on a rank, those of the least bounds, whose stages are cut without a
                     search before any is searched. What they take is a limit that is near the best plan's time.
+    searched        candidates with several stages on a rank whose stages are searched, those of the quickest glances.
+                    None: all whose bound allows it
     near            candidates within this many times the best of a quick search get operators of their own
     near_meshes     the most meshes for which that is done, the best plan's included
     many_operators  of all blocks, beyond which a full search is quick, too, but for the sizes of microbatches and its
@@ -46,11 +48,17 @@ class SearchBudget:
     quick: bool = False
     micro_batches: tuple[int, int] | None = None
     glances: int = 32
+    searched: int | None = None
     near: float = 1.08
     near_meshes: int = 2
     many_operators: int = 1000
     folded_operators: int = 100
     pin_operators: int = 64
+
+    @property
+    def beside(self) -> SearchBudget:
+        """For a system that stands beside the plan: its price is a real plan's, its own best may be a little quicker."""
+        return replace(self, tolerance=max(self.tolerance, FAST.tolerance), searched=1)
 
 
 FULL = SearchBudget()

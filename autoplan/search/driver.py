@@ -76,13 +76,15 @@ def best_first(
 
     The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
     hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
-    then given up. A glance at the first gives a plan of each, whose time limits all others.
+    then given up. A glance at the first gives a plan of each, whose time limits all others. That of the quickest is
+    searched first, since its time spares the others theirs.
     """
     tight = FLOOR if not work.budget.quick else LIMITED
     queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
     work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
     waiting: list[Candidate] = []
+    glances_s: dict[Candidate, float] = {}
     glanced: Evaluated | None = None
     while queue:
         bound_s, candidate, tight = heapq.heappop(queue)
@@ -96,13 +98,17 @@ def best_first(
         elif is_dear(candidate):
             waiting.append(candidate)
             if len(waiting) <= work.budget.glances:
-                glanced = quicker(under_s, glanced, work.glance(candidate, memory_limit, limit_s))
+                seen = work.glance(candidate, memory_limit, limit_s)
+                glances_s[candidate] = math.inf if seen is None else seen.step_s
+                glanced = quicker(under_s, glanced, seen)
         else:
             best = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s))
-    for candidate in waiting:
+    left = work.budget.searched or len(waiting)
+    for candidate in sorted(waiting, key=lambda s: glances_s.get(s, math.inf)):
         limit_s = worth_s(work, under_s, best, glanced)
-        if work.bounds[candidate] < limit_s:
-            best = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s))
+        if left and work.bounds[candidate] < limit_s:
+            found = work.evaluate(candidate, memory_limit, limit_s)
+            best, left = quicker(under_s, best, found), left - (found is not None)
     return quicker(under_s, best, glanced)
 
 

@@ -19,7 +19,7 @@ from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed
 from autoplan.search.inter_op.byte_prices import EASING, duals, steep
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, backwards_of, pieces_of, unties
-from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
+from autoplan.search.inter_op.interleaved import ChunkCuts, DivisionSearch, evenly
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import StageModel
@@ -79,6 +79,7 @@ class Evaluator:
     seconds  spent on cuts
     divided  (the limit, what was found under it) of chains of ranks with several stages: other operators often cost the
              same
+    begun    searches of such chains, which a glance begins and an evaluation goes on with
     """
 
     costs: CandidateCosts
@@ -86,6 +87,7 @@ class Evaluator:
     budget: SearchBudget
     seconds: float = 0.0
     divided: dict[Hashable, tuple[float, ChunkCuts | None]] = field(default_factory=dict)
+    begun: dict[Hashable, DivisionSearch] = field(default_factory=dict)
 
     @staticmethod
     def of(operators: OperatorProblems, training: Training | Inference, budget: SearchBudget = FULL) -> Evaluator:
@@ -323,12 +325,23 @@ class Evaluator:
         return (schedule_s + once_s / loads.candidate.pp) * self.costs.slowdown * (1 - point.gap)
 
     def chunks(self, pieces: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
-        """``choose_chunks``; what it found under a higher limit is as good."""
+        """The best division (``interleaved``); what was found under a higher limit is as good.
+
+        start  the best with other operators
+        """
         known = self.divided.get(pieces.key)
         if known is None or known[0] < limit_s:
-            means = () if self.budget.quick else MEANS
-            known = self.divided[pieces.key] = (limit_s, choose_chunks(pieces, limit_s, means=means, start=start))
+            known = self.divided[pieces.key] = (limit_s, self.divide(pieces, limit_s, start))
         return known[1]
+
+    def divide(self, pieces: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
+        if start is not None:
+            return DivisionSearch(pieces, limit_s).go_on(start, searches=not self.budget.quick)
+        search = self.begun.get(pieces.key)
+        if search is None or search.limit_s < limit_s:
+            search = self.begun[pieces.key] = DivisionSearch(pieces, limit_s)
+        search.limit_s = limit_s
+        return search.glance() if self.budget.quick else search.run()
 
 
 def by_round_trips_s(loads: StageModel, seconds: Sequence[np.ndarray]) -> float:

@@ -151,6 +151,11 @@ class SearchState:
         evaluator.costs.schedules = self.evaluator.costs.schedules
         return replace(self, operators=operators, evaluator=evaluator, budget=budget, found={}, bounds={}, obstacles={})
 
+    def beside(self) -> SearchState:
+        """The same search on the budget of what stands beside a plan; what was found is known."""
+        budget = self.budget.beside
+        return replace(self, evaluator=replace(self.evaluator, budget=budget), budget=budget)
+
     def quickly(self) -> SearchState:
         """The same search on the budget of a quick one; what was solved is known."""
         operators = replace(self.operators, quick=True, known=dict(self.operators.known))

@@ -63,8 +63,17 @@ class LowerBounds:
         infinite where nothing fits. Takes as long for many layers as for few."""
         key = (candidate, memory_limit)
         if key not in self.limited:
-            self.limited[key] = max(self.unlimited_s(candidate), self.by_bytes_s(candidate, memory_limit))
+            bounds_s = [self.unlimited_s(candidate), self.by_bytes_s(candidate, memory_limit)]
+            if candidate.offload != "none" and not devices_of(self.costs.operators.topology, candidate):
+                bounds_s.append(self.with_host_s(candidate))
+            self.limited[key] = max(bounds_s)
         return self.limited[key]
+
+    def with_host_s(self, candidate: Candidate) -> float:
+        """Seconds of a step with what the host adds to the leanest operators known: which are the fastest is asked at
+        the device's own pace."""
+        known, fastest = self.known(candidate, short=False), self.costs.operators.fastest(candidate)
+        return self.spread_s(known.loads, known.once_s) * (1 - fastest.gap) - self.apart_s(candidate)
 
     def evenly_s(self, candidate: Candidate, point: IntraOpPlan) -> float:
         operators = self.costs.operators
@@ -102,9 +111,11 @@ class LowerBounds:
         if devices_of(operators.topology, candidate):
             return lower_bound(operators, candidate)
         fastest = operators.fastest(candidate)
-        if candidate.offload != "none":  # which operators are the fastest is asked at the device's own pace
-            known = self.known(candidate, short=False)
-            return self.spread_s(known.loads, known.once_s) * (1 - fastest.gap) - self.apart_s(candidate)
+        if candidate.offload != "none":  # what the host adds is asked of leaner operators, too (``with_host_s``)
+            loads = self.costs.loads(candidate, fastest)
+            own_s = self.own_s(fastest, adding_rate(loads))
+            chain = loads.chain.holding({"backward_s": own_s - loads.chain.forward_s})
+            return self.spread_s(replace(loads, chain=chain), 0.0) * (1 - fastest.gap) - self.apart_s(candidate)
         known_s, other = self.of_point_s(candidate, fastest) * (1 - fastest.gap), self.costs.together(candidate)
         if other is None:
             return known_s

@@ -2,7 +2,8 @@
 
 A system that pins how a tensor axis is used has operator problems of its own. Of these one is solved for each, for the
 microbatch that fills a device about as the best plan's does, and where that doesn't fit for the leanest: so a price is
-that of a real plan, and the system's own best microbatch may be a little quicker. A grid of tensor axes, whose problem
+that of a real plan, and the system's own best microbatch may be a little quicker. Of candidates with several stages on
+a rank the stages of one are searched, and cut without a search for the others (``SearchBudget.beside``). A grid of tensor axes, whose problem
 takes as long as many of the search's, is priced only for small blocks, and named otherwise.
 """
 
@@ -72,7 +73,7 @@ def named(
     names  what the report calls it, and what ``parallelism`` does
     """
     name, system = names
-    memory_limit, own = work.cluster.usable_bytes, work.pinned_to(pinned)
+    memory_limit, own = work.cluster.usable_bytes, work.pinned_to(pinned).beside()
     if pinned.tensor_system in GRIDS and sum(len(b.nodes) for b in work.prepared.model.blocks) > GRID_NODES:
         said = f"not priced beside a plan: parallelism={system!r} plans it"
         return Alternative(name, pinned, math.inf, 0, said)

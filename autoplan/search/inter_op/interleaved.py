@@ -11,13 +11,14 @@ three parts:
 3. If the best is not within the gap of that bound: where the program has few whole numbers it is solved in these, which
    proves the optimum; where it has many, tabu search (Glover 1989) goes from division to neighbour (``tabu_search``).
 
-With other operators of the same candidate the last part alone is done, from the best division found before.
+A glance at a candidate is the first two parts; who searches it later goes on from there. With other operators of the
+same candidate the last part alone is done, from the best division found before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -35,10 +36,10 @@ WHOLE_CUTS = 10    # such programs solved
 POLISHED = 12      # schedules run on what moves of recomputation lead to
 STEPS = 80         # from one division to the next
 PATIENCE = 10      # such steps without anything better
-CLOSE = 1.03       # times the limit, that the best may take after as many
+CLOSE = 1.03       # times the limit, beyond which the best has to come nearer as quickly as it did
 RUN = 32           # neighbours on which the schedule is run, of each step
 PATHS = 80         # the last known ones, by which neighbours are chosen
-MEANS = (1.0, 0.3)  # as ``mean`` of ``_Search.tabu_search``, one after another
+MEANS = (1.0, 0.3)  # as ``mean`` of ``DivisionSearch.tabu_search``, one after another
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
 TIGHT = 0.7        # of the memory limit, beyond which they are
 
@@ -57,20 +58,13 @@ def choose_chunks(
     gap: float = GAP,
     whole_cuts: int = WHOLE_CUTS,
     few_integers: int = FEW_INTEGERS,
-    means: Sequence[float] = MEANS,
-    start: Division | None = None,
 ) -> ChunkCuts | None:
     """The best division that is found, and the bound that is proven by then. None where none fits, all take ``limit_s``
     or more, or even stages are far from it.
 
     gap    relative, at which the search ends
-    means  of each ``_Search.tabu_search``; none where an answer shall be quick
-    start  the best division with other operators: the search goes on from there, and proves no bound
     """
-    if len(pieces) < pieces.stages:
-        return None
-    search = _Search(pieces, limit_s, gap)
-    return search.run(whole_cuts, few_integers, means) if start is None else search.go_on(start, means)
+    return DivisionSearch(pieces, limit_s, gap, whole_cuts, few_integers).run()
 
 
 def evenly(pieces: ChainCosts) -> ChunkCuts | None:
@@ -82,68 +76,120 @@ def evenly(pieces: ChainCosts) -> ChunkCuts | None:
     return ChunkCuts(Cuts(division.stages, step_s, step_s), division)
 
 
-class _Search:
-    """best    the quickest division that fits, and ``best_s`` of it
+class DivisionSearch:
+    """The search for one chain's best division, in parts.
+
+    best       the quickest division that fits, and ``best_s`` of it
     bound_s    which no division undercuts
     last       the last answer of the program
     paths      those known, as counts of actions
     tried      divisions that were run
+    few        whether the program is solved in whole numbers, once it was built
     """
 
-    def __init__(self, pieces: ChainCosts, limit_s: float, gap: float) -> None:
+    def __init__(
+        self, pieces: ChainCosts, limit_s: float, gap: float = GAP, whole_cuts: int = WHOLE_CUTS,
+        few_integers: int = FEW_INTEGERS,
+    ) -> None:  # fmt: skip
         self.pieces, self.limit_s, self.gap = pieces, limit_s, gap
+        self.whole_cuts, self.few_integers = whole_cuts, few_integers
         self.best: Division | None = None
         self.best_s, self.bound_s = np.inf, 0.0
         self.last: Division | None = None
         self.paths: list[np.ndarray] = []
         self.tried: set[Division] = set()
+        self.few: bool | None = None
 
     @property
     def done(self) -> bool:
         return self.best_s <= self.bound_s * (1 + self.gap) or self.bound_s >= self.limit_s
 
-    def run(self, whole_cuts: int, few_integers: int, means: Sequence[float]) -> ChunkCuts | None:
-        even = self.pieces.pinned(even_stages(self.pieces))
-        if np.isfinite(self.limit_s) and self.hopeless(even, searches=bool(means)):
+    @cached_property
+    def even(self) -> Division:
+        return self.pieces.pinned(even_stages(self.pieces))
+
+    def glance(self) -> ChunkCuts | None:
+        """The first two parts alone. None where none fits, or even stages don't and nobody is to go on from there."""
+        return None if self.hopeless(searches=False) else self.without_neighbours()
+
+    def run(self) -> ChunkCuts | None:
+        """All three parts; those that were done are not done again."""
+        if self.hopeless(searches=True):
             return None
-        self.take(even)
-        milp = self.program(even)
-        self.relaxed(milp)
-        if not self.done and milp.lp.integers <= few_integers:
-            for _ in range(whole_cuts):
-                if not self.add_cut(milp, milp.solve(self.gap / 4)) or self.done:
-                    break
-        elif not self.done:
-            self.polish()
-            start, known = self.best or self.last or even, list(self.paths)
-            self.tabu_searches(start, means)
-            if means and self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
+        self.without_neighbours()
+        if not self.few and not self.done:
+            start, known = self.best or self.last or self.even, list(self.paths)
+            self.tabu_searches(start)
+            if self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
                 self.paths = known
-                self.tabu_search(start, means[-1])
+                self.tabu_search(start, MEANS[-1])
+        return self.found
+
+    def without_neighbours(self) -> ChunkCuts | None:
+        """Even stages and the program's answers."""
+        if self.few is None:
+            self.take(self.even)
+            milp = self.program(self.even)
+            self.few = milp.lp.integers <= self.few_integers
+            self.relaxed(milp)
+            if self.few:
+                for _ in range(0 if self.done else self.whole_cuts):
+                    if not self.add_cut(milp, milp.solve(self.gap / 4)) or self.done:
+                        break
+            elif not self.done:
+                self.polish()
+        return self.found
+
+    @property
+    def found(self) -> ChunkCuts | None:
         if self.best is None or self.bound_s >= self.limit_s:
             return None
         return ChunkCuts(Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s)), self.best)
 
-    def go_on(self, start: Division, means: Sequence[float]) -> ChunkCuts | None:
-        """From a division that is good already."""
+    def go_on(self, start: Division, *, searches: bool) -> ChunkCuts | None:
+        """From the best division with other operators, which is good already; no bound is proven.
+
+        searches  whether its neighbours are searched, or only what it recomputes moves
+        """
+        if len(self.pieces) < self.pieces.stages:
+            return None
         self.paths = [*self.pieces.rounds.paths, self.pieces.path(start).counts]
         self.take(start)
         if self.best_s > self.limit_s * NEAR:
             return None
         self.polish()
-        self.tabu_searches(start, means)
+        if searches:
+            self.tabu_searches(start)
         return None if self.best is None else ChunkCuts(Cuts(self.best.stages, self.best_s, 0.0), self.best)
 
-    def hopeless(self, even: Division, *, searches: bool) -> bool:
+    def hopeless(self, *, searches: bool) -> bool:
         """Whether even stages take so much longer than the limit that no division will make up for it: by the paths
         that are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
-        held = fitted(self.pieces, even)
-        if held is None:
+        if len(self.pieces) < self.pieces.stages:
+            return True
+        if not np.isfinite(self.limit_s):
+            return False
+        if self.evenly_held is None:
             return not searches
-        known_s = np.tensordot(self.pieces.rounds.paths, self.pieces.durations_s(held), 2).max()
-        if known_s <= self.limit_s * NEAR:
-            self.take(even)
-        return self.best_s > self.limit_s * NEAR
+        return self.least_even_s > self.limit_s * NEAR or self.even_s > self.limit_s * NEAR
+
+    @cached_property
+    def evenly_held(self) -> Division | None:
+        """Even stages with as much recomputed as the memory limit asks for."""
+        return fitted(self.pieces, self.even)
+
+    @cached_property
+    def least_even_s(self) -> float:
+        """Of these, by the paths that are known."""
+        assert self.evenly_held is not None
+        durations_s = self.pieces.durations_s(self.evenly_held)
+        return float(np.tensordot(self.pieces.rounds.paths, durations_s, 2).max())
+
+    @cached_property
+    def even_s(self) -> float:
+        """The same, as run."""
+        assert self.evenly_held is not None
+        return self.pieces.step_s(self.evenly_held)
 
     def program(self, even: Division) -> PartitionMilp:
         """The integer program with the paths that are known, and that of even stages."""
@@ -178,9 +224,9 @@ class _Search:
         self.take(found.division)
         return True
 
-    def tabu_searches(self, start: Division, means: Sequence[float]) -> None:
+    def tabu_searches(self, start: Division) -> None:
         """One after another, from the best so far, for as long as that comes near the limit."""
-        for number, mean in enumerate(means):
+        for number, mean in enumerate(MEANS):
             if number and self.best_s > self.limit_s * CLOSE:
                 break
             self.tabu_search(self.best or start, mean)
@@ -193,9 +239,11 @@ class _Search:
               shortened after another
         """
         now, since, been = start, 0, set(Divisions.of(start).keys)
+        best_s: list[float] = []  # before each step
         reached_s = self.pieces.step_s(start) if self.pieces.over(start) <= 0 else np.inf
         for step in range(STEPS):
-            if self.done or since > PATIENCE or (step >= PATIENCE and self.best_s > self.limit_s * CLOSE):
+            best_s.append(self.best_s)
+            if self.done or since > PATIENCE or (step >= PATIENCE and self.far(best_s[-1 - PATIENCE])):
                 break
             paths = np.array(self.paths[-PATHS:])
             near, beyond = neighbours(self.pieces, now, paths)
@@ -217,6 +265,14 @@ class _Search:
             step_s = self.run_once(now)
             since = 0 if step_s < reached_s * (1 - STALLED) else since + 1
             reached_s = min(reached_s, step_s)
+
+    def far(self, before_s: float) -> bool:
+        """Whether the best is far from the limit, and as many steps as lie behind won't bring it there.
+
+        before_s  the best so many steps ago
+        """
+        reached_s = 2 * self.best_s - before_s if np.isfinite(self.best_s) else np.inf
+        return self.best_s > self.limit_s * CLOSE and reached_s > self.limit_s
 
     def polish(self) -> None:
         """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
@@ -263,8 +319,8 @@ class _Search:
         if division in self.tried:
             return
         self.tried.add(division)
-        held = fitted(self.pieces, division)
+        held = self.evenly_held if division == self.even else fitted(self.pieces, division)
         if held is not None:
-            step_s = self.pieces.step_s(held)
+            step_s = self.even_s if division == self.even else self.pieces.step_s(held)
             if step_s < self.best_s:
                 self.best, self.best_s = held, step_s
