@@ -112,10 +112,14 @@ class Prices:
             return self
         return replace(self, topology=replace(self.topology, device=device, groups=()), moved={}, lines={})
 
-    def operator(self, operator: Operator, strategy: Strategy) -> Cost:
-        """One operator in one microbatch, the collectives of its body included."""
+    def operator(self, operator: Operator, strategy: Strategy, inside: Sequence[Inside] | None = None) -> Cost:
+        """One operator in one microbatch, the collectives of its body included.
+
+        inside  these, where they are known
+        """
+        inside = self.inside(operator, strategy) if inside is None else inside
         local = price_operator(operator, strategy, self.mesh, self.device, fuses=self.fuses, training=self.training)
-        return sum((Cost(each.open_forward_s, each.open_backward_s) for each in self.inside(operator, strategy)), local)
+        return sum((Cost(each.open_forward_s, each.open_backward_s) for each in inside), local)
 
     def inside(self, operator: Operator, strategy: Strategy) -> tuple[Inside, ...]:
         """The collectives in an operator's body."""

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from autoplan.ir.mesh import Mesh
+from autoplan.ir.mesh import MICROBATCH, Mesh
 
 
 @dataclass(frozen=True, order=True)
@@ -90,16 +90,17 @@ class Layout:
 
         Where several axes split one dim, they do so in this order: microbatches, then the mesh's order.
         """
-        order = sorted(mesh.axes, key=lambda axis: not axis.virtual)
         dims: list[tuple[str, ...]] = [()] * rank
-        for axis in order:
-            state = states.get(axis.name, R)
-            if state.kind == "S":
-                if not 0 <= state.dim < rank:
-                    raise ValueError(f"{state} on axis {axis.name} of a tensor with {rank} dims")
-                dims[state.dim] += (axis.name,)
-        rest = tuple((a, states.get(a, R)) for a in mesh.names if states.get(a, R).kind != "S")
-        return Layout(tuple(dims), rest)
+        rest = []
+        for axis in mesh.names:
+            state = states.get(axis, R)
+            if state.kind != "S":
+                rest.append((axis, state))
+            elif not 0 <= state.dim < rank:
+                raise ValueError(f"{state} on axis {axis} of a tensor with {rank} dims")
+            else:
+                dims[state.dim] = (axis, *dims[state.dim]) if axis == MICROBATCH else (*dims[state.dim], axis)
+        return Layout(tuple(dims), tuple(rest))
 
     @staticmethod
     def ordered(dims: Iterable[Iterable[str]], mesh: Mesh, rest: Mapping[str, State] | None = None) -> Layout:

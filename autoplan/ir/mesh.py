@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 
 MICROBATCH = "mb"
@@ -96,16 +97,24 @@ class Mesh:
 
     def size(self, name: str) -> int:
         """Members along the axis, or along its prime factor; 1 where the mesh has no such axis."""
+        known = self.sizes.get(name)
+        if known is not None:
+            return known
         try:
             return self.axis(name).size
         except KeyError:
             return 1
 
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """Of its axes."""
+        return {axis.name: axis.size for axis in self.axes}
+
     def factors(self, name: str) -> tuple[str, ...]:
         """The names of an axis' prime factors, outermost first; the axis itself where its size is prime or 1."""
         return tuple(axis.name for axis in factored(self.axis(name)))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(axis.name for axis in self.axes)
 

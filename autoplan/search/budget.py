@@ -27,6 +27,8 @@ class SearchBudget:
                     the best plan recomputes or offloads, or none fits. None: all sizes.
     glances         candidates with several stages on a rank, those of the least bounds, whose stages are cut without a
                     search before any is searched. What they take is a limit that is near the best plan's time.
+    vain_glances    glances in a row that limit nothing further, after which others wait for what is cheap to evaluate:
+                    a quick plan of that leaves few of them worth one
     searched        candidates with several stages on a rank whose stages are searched, those of the quickest glances.
                     None: all whose bound allows it
     near            candidates within this many times the best of a quick search get operators of their own
@@ -48,6 +50,7 @@ class SearchBudget:
     quick: bool = False
     micro_batches: tuple[int, int] | None = None
     glances: int = 32
+    vain_glances: int = 3
     searched: int | None = None
     near: float = 1.08
     near_meshes: int = 2
@@ -57,7 +60,7 @@ class SearchBudget:
 
     @property
     def beside(self) -> SearchBudget:
-        """For a system that stands beside the plan: its price is a real plan's, its own best may be a little quicker."""
+        """For systems beside the plan: each price is a real plan's, and the system's best may be a little quicker."""
         return replace(self, tolerance=max(self.tolerance, FAST.tolerance), searched=1)
 
 

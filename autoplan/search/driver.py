@@ -10,6 +10,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from autoplan.cost.interleaved import is_interleaved
 from autoplan.options import Parallelism
@@ -76,19 +77,18 @@ def best_first(
 
     The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
     hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
-    then given up. A glance at the first gives a plan of each, whose time limits all others. That of the quickest is
-    searched first, since its time spares the others theirs.
+    then given up. A glance at the first gives a plan of each, whose time limits all others: at once for as long as
+    that helps, then when all others are done. What takes least at a glance is searched first, since its time spares
+    the others theirs.
     """
     tight = FLOOR if not work.budget.quick else LIMITED
     queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
     work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
-    waiting: list[Candidate] = []
-    glances_s: dict[Candidate, float] = {}
-    glanced: Evaluated | None = None
+    waiting = Waiting(work, memory_limit, under_s)
     while queue:
         bound_s, candidate, tight = heapq.heappop(queue)
-        limit_s = worth_s(work, under_s, best, glanced)
+        limit_s = waiting.limit_s(best)
         if bound_s >= limit_s:
             break
         if tight < LIMITED:
@@ -96,20 +96,59 @@ def best_first(
             work.bounds[candidate] = max(bound_s, tighter_s)
             heapq.heappush(queue, (work.bounds[candidate], candidate, tight + 1))
         elif is_dear(candidate):
-            waiting.append(candidate)
-            if len(waiting) <= work.budget.glances:
-                seen = work.glance(candidate, memory_limit, limit_s)
-                glances_s[candidate] = math.inf if seen is None else seen.step_s
-                glanced = quicker(under_s, glanced, seen)
+            waiting.add(candidate, limit_s)
         else:
             best = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s))
-    left = work.budget.searched or len(waiting)
-    for candidate in sorted(waiting, key=lambda s: glances_s.get(s, math.inf)):
-        limit_s = worth_s(work, under_s, best, glanced)
+    left = work.budget.searched or len(waiting.glances_s)
+    for candidate in waiting.in_order(best):
+        limit_s = waiting.limit_s(best)
         if left and work.bounds[candidate] < limit_s:
             found = work.evaluate(candidate, memory_limit, limit_s)
             best, left = quicker(under_s, best, found), left - (found is not None)
-    return quicker(under_s, best, glanced)
+    return quicker(under_s, best, waiting.best)
+
+
+@dataclass
+class Waiting:
+    """Candidates that are dear to evaluate, in the order of their bounds, with what they take at a glance.
+
+    glances_s  seconds, infinite where nothing is known
+    best       the quickest at a glance
+    glances    so far; of these ``vain`` in a row, and the last, gave nothing quicker
+    """
+
+    work: SearchState
+    memory_limit: float
+    under_s: float
+    glances_s: dict[Candidate, float] = field(default_factory=dict)
+    best: Evaluated | None = None
+    glances: int = 0
+    vain: int = 0
+
+    def limit_s(self, best: Evaluated | None) -> float:
+        """Seconds below which another plan is worth a look, beside the best that was evaluated."""
+        return worth_s(self.work, self.under_s, best, self.best)
+
+    def add(self, candidate: Candidate, limit_s: float) -> None:
+        self.glances_s[candidate] = math.inf
+        if self.vain < self.work.budget.vain_glances:
+            self.glance(candidate, limit_s)
+
+    def glance(self, candidate: Candidate, limit_s: float) -> None:
+        if self.glances < self.work.budget.glances:
+            self.glances += 1
+            found = self.work.glance(candidate, self.memory_limit, limit_s)
+            before, self.best = self.best, quicker(self.under_s, self.best, found)
+            self.vain = 0 if self.best is not before else self.vain + 1
+            if found is not None:
+                self.glances_s[candidate] = found.step_s
+
+    def in_order(self, best: Evaluated | None) -> list[Candidate]:
+        """Those of the quickest glances first, after a glance at those that had none."""
+        for candidate in list(self.glances_s)[self.glances :]:
+            if self.work.bounds[candidate] < self.limit_s(best):
+                self.glance(candidate, self.limit_s(best))
+        return sorted(self.glances_s, key=self.glances_s.__getitem__)
 
 
 def worth_s(work: SearchState, under_s: float, *known: Evaluated | None) -> float:

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from autoplan.cost import Device, Prices, Topology
 from autoplan.cost.interleaved import splits
 from autoplan.cost.prices import Group as Links
@@ -233,9 +235,9 @@ class OperatorProblems:
         self.fastest(candidate)  # which may find that weights can't be split, and put another problem in its place
         entry = self.entry(candidate)
 
-        def floor_of(block: int, weights: Weights) -> float:
+        def floor_of(block: int, state: float, kept: np.ndarray) -> np.ndarray:
             start = time.perf_counter()
-            found_s = entry.floor(block, weights)
+            found_s = entry.floor(block, state, kept)
             self.seconds += time.perf_counter() - start
             return found_s
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from autoplan.cost.interleaved import least_chunk_rounds, least_held, rank_paths, rounds_of
+from autoplan.search.inter_op import interleaved
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stages
-from autoplan.search.inter_op.interleaved import choose_chunks
+from autoplan.search.inter_op.interleaved import DivisionSearch, choose_chunks
+from autoplan.search.inter_op.interleaved_milp import PartitionMilp
 from autoplan.search.inter_op.rank_memory import SegmentBytes
 from cost_models.pipeline import in_flight, simulate
 from cost_models.pipeline.critical import script
@@ -90,6 +92,27 @@ def test_the_cuts_are_the_best_there_are(
         assert pieces.over(found.division) <= 0
     if quick is not None:
         assert quick.cuts.bound_s <= best_s * (1 + 1e-9) <= quick.cuts.objective_s * (1 + 2e-9)
+
+
+def test_a_search_goes_on_from_its_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it finds is what it finds at once, and the program is built once."""
+    built: list[PartitionMilp] = []
+
+    def build(pieces: ChainCosts, first_s: float) -> PartitionMilp:
+        built.append(PartitionMilp(pieces, first_s))
+        return built[-1]
+
+    monkeypatch.setattr(interleaved, "PartitionMilp", build)
+    for seed in range(4):
+        pieces = walled(chain(seed, "interleaved", 2, "auto", 14, 8), 0.8)
+        at_once = DivisionSearch(pieces, np.inf).run()
+        built.clear()
+        search = DivisionSearch(pieces, np.inf)
+        glanced = search.glance()
+        assert search.run() == at_once and len(built) == 1 and glanced is not None and at_once is not None
+        assert at_once.cuts.objective_s <= glanced.cuts.objective_s
+        search.limit_s = at_once.cuts.bound_s * 0.5
+        assert search.run() is None, "even stages are far from the limit"
 
 
 def test_what_cannot_win_is_given_up() -> None:

@@ -87,6 +87,15 @@ def test_no_bound_is_above_a_plan_that_offloads() -> None:
     assert plans > len(asked)
 
 
+def test_leaner_operators_are_not_solved_for_where_the_fastest_are_too_slow() -> None:
+    work = begin(MODEL, ClusterSpec.parse(SHORT), MIXED, Parallelism())
+    candidate = next(s for s in hosted(work, Parallelism()) if s.tp == 2)
+    bounds, entry = work.evaluator.bounds, work.operators.entry(candidate)
+    unlimited_s = bounds.unlimited_s(candidate)
+    assert len(entry.points) == 1
+    assert 0 < unlimited_s <= bounds.with_host_s(candidate) * (1 + 1e-9) and len(entry.points) > 1
+
+
 @pytest.mark.slow
 def test_what_is_beside_an_offloaded_plan_says_what_the_host_has() -> None:
     _, others, _ = search(MODEL, ClusterSpec.parse(SHORT), MIXED, Parallelism())

@@ -201,6 +201,23 @@ def test_real_operators_are_solved_as_by_trying_everything(part: int) -> None:
     assert compared(real_problem, part, REAL // 5) == REAL // 5
 
 
+def test_bounds_along_the_price_of_kept_bytes_are_those_at_each_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Weights] = []
+    relaxed = Solver.relaxed
+    monkeypatch.setattr(Solver, "relaxed", lambda self, weights: (asked.append(weights), relaxed(self, weights))[1])
+    prices, problems = np.append(0.0, np.geomspace(1e-13, 1e-9, 15)), 0
+    for seed in range(30):
+        problem, state = real_problem(seed), 1e-12 * (seed % 3)
+        try:
+            found = Solver(problem).bounds(state, prices)
+        except Infeasible:
+            continue
+        problems += 1
+        each = [relaxed(Solver(problem), Weights(state, float(price)))[0] for price in prices]
+        assert found == pytest.approx(each, rel=1e-5) and (found <= np.array(each) * (1 + 1e-9)).all()
+    assert problems > 10 and len(asked) < 0.7 * problems * len(prices)
+
+
 def test_trees_of_every_subset_of_arcs_are_those_of_every_place_to_branch() -> None:
     """The two ways in which ``everything`` finds redistributions."""
     for seed in range(40):

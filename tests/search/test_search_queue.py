@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from autoplan.options import Parallelism
 from autoplan.search import driver
-from autoplan.search.budget import FULL
+from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.driver import best_first, doubling
 from autoplan.search.space.candidates import SpaceLimits, settings
 
@@ -53,6 +53,7 @@ class Stub:
     def __init__(self, given: Settings) -> None:
         self.given, self.operators, self.budget = given, None, FULL
         self.bounds: dict[Choice, float] = {}
+        self.asked: list[tuple[str, Choice]] = []
 
     def lying(self, possible: list[Choice]) -> list[Choice]:
         return list(possible)
@@ -67,10 +68,12 @@ class Stub:
         return self.given.third_s[candidate]
 
     def glance(self, candidate: Choice, memory_limit: float, limit_s: float) -> Any:
+        self.asked.append(("glance", candidate))
         taken_s = self.given.glanced_s[candidate]
         return None if taken_s == math.inf else SimpleNamespace(step_s=taken_s)
 
     def evaluate(self, candidate: Choice, memory_limit: float, limit_s: float = math.inf) -> Any:
+        self.asked.append(("evaluate", candidate))
         taken_s = self.given.true_s[candidate]
         return None if taken_s == math.inf or taken_s >= 1.2 * limit_s else SimpleNamespace(step_s=taken_s)
 
@@ -87,6 +90,38 @@ def test_the_best_candidate_is_found_and_every_one_is_bounded(monkeypatch: pytes
         assert found is None or found.step_s * (1 - FULL.tolerance) <= least_s
         assert work.bounds.keys() == given.true_s.keys()
         assert all(bound_s <= given.true_s[one] for one, bound_s in work.bounds.items())
+
+
+def queued(
+    monkeypatch: pytest.MonkeyPatch, glances_s: list[float], budget: SearchBudget, quick_s: float = math.inf
+) -> list[tuple[str, int]]:
+    """What is asked of which candidate: those that are dear take half of what a glance says, and the last is quick."""
+    dear = {(number, True): taken_s for number, taken_s in enumerate(glances_s)}
+    true_s = {**{one: taken_s / 2 for one, taken_s in dear.items()}, (len(dear), False): quick_s}
+    bounds_s = {one: 0.1 + 0.01 * one[0] for one in true_s}
+    work = Stub(Settings(true_s, bounds_s, bounds_s, bounds_s, dear))
+    work.budget = budget
+    monkeypatch.setattr(driver, "is_dear", lambda candidate: candidate[1])
+    monkeypatch.setattr(driver, "lower_bound", lambda operators, one: bounds_s[one])
+    best_first(work, list(true_s), 1.0, None, math.inf)  # type: ignore[arg-type]
+    return [(asked, number) for asked, (number, _) in work.asked]
+
+
+def test_the_quickest_at_a_glance_is_searched_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = queued(monkeypatch, [4.0, 3.0, 2.0, 3.5], FULL)
+    assert [number for what, number in asked if what == "evaluate"] == [4, 2, 1, 3, 0]
+
+
+def test_glances_that_gain_nothing_wait_for_what_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = replace(FULL, vain_glances=2, glances=5)
+    asked = queued(monkeypatch, [4.0, 5.0, 5.0, 3.0, 3.5, 3.5], budget, quick_s=6.0)
+    first = [("glance", number) for number in range(3)]
+    assert asked[:6] == [*first, ("evaluate", 6), ("glance", 3), ("glance", 4)]
+
+
+def test_beside_a_plan_one_candidate_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = queued(monkeypatch, [4.0, 3.0, 2.0, 3.5], FULL.beside)
+    assert [number for what, number in asked if what == "evaluate"] == [4, 2]
 
 
 @pytest.mark.parametrize(("rows", "sizes"), [(64, {1, 2, 4, 8, 16}), (60, {1, 3, 15}), (36, {1, 3, 9})])

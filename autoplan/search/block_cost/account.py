@@ -97,7 +97,8 @@ def price_block(
     alone_s: dict[str | Located, float] = {}
     weights_s, inputs_s = {}, {}
     for name, strategy in choice.strategies:
-        cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
+        inside = prices.inside(operators[name], strategy)
+        cost = prices.operator(operators[name], strategy, inside)
         total += cost
         weights_s[name], inputs_s[name] = cost.weights_s, cost.backward_s - cost.weights_s
         again, made = sent_again(operators[name], strategy, mesh), strategy.output(len(types[name].shape), mesh)
@@ -160,6 +161,7 @@ def live_of(
         walk = walk_through(block, choice, operators, prices)
         live = live_of_walk(walk, prices.training)
         return live, selective_of_walk(walk, live, *beside) if prices.training else SelectiveSaves()
-    live = CompiledWalk(block, choice, operators, prices).live()
-    again = selective_of_values(block, choice, operators, live, *beside) if prices.training else SelectiveSaves()
+    compiled = CompiledWalk(block, choice, operators, prices)
+    live = compiled.live()
+    again = selective_of_values(compiled, block, choice, live, *beside) if prices.training else SelectiveSaves()
     return live, again

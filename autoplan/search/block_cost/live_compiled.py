@@ -69,6 +69,7 @@ def kept_of(step: Step) -> list[Located]:
 class CompiledWalk:
     """A walk through one compiled block.
 
+    steps     its statements
     gathered  parameters as they are used, where that is more than what is stored of them: they stay for the backward
     kept      all that stays
     """
@@ -77,7 +78,7 @@ class CompiledWalk:
         self.mesh, self.types, self.carries = prices.mesh, block.types(), block.carries_gradient()
         self.training = prices.training
         self.strategies = dict(choice.strategies)
-        steps = list(steps_of(block, choice, operators, self.mesh))
+        self.steps = steps = list(steps_of(block, choice, operators, self.mesh))
         self.roots = roots_of(steps)
         self.parameters = set(choice.parameters)
         own, stored = {name for name, _ in choice.parameters}, dict(choice.parameters)

@@ -33,8 +33,8 @@ from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.block_cost.live_backward import Backward
-from autoplan.search.block_cost.live_compiled import kept_roots, roots_of
-from autoplan.search.block_cost.live_forward import Located, Step, Walk, steps_of
+from autoplan.search.block_cost.live_compiled import CompiledWalk, kept_roots
+from autoplan.search.block_cost.live_forward import Located, Step, Walk
 from autoplan.search.block_cost.saved_tensors import values_bytes
 
 DEAR = ("matmul", "attention", "experts", "lookups")
@@ -231,13 +231,12 @@ def rate_of(kept: int, input_bytes: int, forward_s: float) -> float:
 
 
 def selective_of_values(
-    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], live: LiveBytes, prices: Prices,
+    compiled: CompiledWalk, block: Block, choice: BlockChoice, live: LiveBytes, prices: Prices,
     alone_s: Mapping[str | Located, float], forward_s: float, input_bytes: int,
 ) -> SelectiveSaves:  # fmt: skip
     """A compiled block: as ``selective_of_walk``, each value in each layout a storage of its own."""
-    mesh, types = prices.mesh, block.types()
-    strategies, steps = dict(choice.strategies), list(steps_of(block, choice, operators, mesh))
-    values = kept_roots(steps, roots_of(steps))
+    mesh, types, steps, strategies = prices.mesh, compiled.types, compiled.steps, compiled.strategies
+    values = kept_roots(steps, compiled.roots)
     beside = live.kept - values_bytes(values, types, mesh)
     located = dict.fromkeys(at for step in steps for at in (*step.reads, step.makes))
     number = {at: n for n, at in enumerate(located)}
@@ -252,7 +251,8 @@ def selective_of_values(
     saved = tuple(n for at, n in number.items() if at in values)
     mixtures = {len(number) + n: step for n, step in enumerate(s for s in steps if keeps_beside(s))}
     for n, step in mixtures.items():
-        operator, reads = operators[step.makes[0]], tuple(number[at] for at in step.reads)
+        operator, reads = step.operator, tuple(number[at] for at in step.reads)
+        assert operator is not None
         sizes[n] = round(bytes_beside(operator, strategies[operator.node.name], mesh))
         made[n] = Made(step.makes, reads, products_seconds(step, choice, prices))
     beside, saved = beside - sum(sizes[n] for n in mixtures), (*saved, *mixtures)

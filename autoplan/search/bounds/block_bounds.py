@@ -27,7 +27,7 @@ import numpy as np
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.stage_model import StageModel
-from autoplan.search.intra_op.solve import FloorOf, Weights
+from autoplan.search.intra_op.solve import FloorOf
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class BlockBounds:
     def segment_s(self) -> np.ndarray:
         """[segments, λ]: L_b(λ), with what the data axis adds."""
         loads, chain, prices = self.loads, self.loads.chain, self.rates
-        rows = {b: [self.floor(b, Weights(0.0, float(p))) for p in prices] for b in dict.fromkeys(self.blocks)}
+        rows = {b: self.floor(b, 0.0, prices) for b in dict.fromkeys(self.blocks)}
         floor, price = np.array([rows[b] for b in self.blocks]), prices[None, :]
         repeats, asked = chain.repeated[:, None], loads.candidate.recompute
         least = np.where(repeats & (asked not in ("auto", "none")), np.inf, floor)

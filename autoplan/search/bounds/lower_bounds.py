@@ -22,7 +22,7 @@ from autoplan.search.inter_op.byte_prices import steep
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.pareto import kept_alone, states_alone
-from autoplan.search.intra_op.solve import FloorOf, Weights
+from autoplan.search.intra_op.solve import FloorOf
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, pace
 from autoplan.solver.engines import Infeasible
@@ -205,9 +205,9 @@ class LowerBounds:
         return Counter(self.blocks)
 
 
-def adding(floor: FloorOf, rate: float, block: int, weights: Weights) -> float:
+def adding(floor: FloorOf, rate: float, block: int, state: float, kept: np.ndarray) -> np.ndarray:
     """A floor with the seconds that gradients' adding up takes for each byte of parameters."""
-    return floor(block, Weights(weights.state + rate, weights.kept))
+    return floor(block, state + rate, kept)
 
 
 def adding_rate(loads: StageModel) -> float:
@@ -219,10 +219,10 @@ def adding_rate(loads: StageModel) -> float:
     return share * each_s if data.prices.training else 0.0
 
 
-def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weights) -> float:
+def with_kept(floor: FloorOf, least: Sequence[float], block: int, state: float, kept: np.ndarray) -> np.ndarray:
     """A floor whose bytes kept are those of the leanest operators known: eager programs keep less than the operator
     problem counts."""
-    return floor(block, Weights(weights.state, 0.0)) + weights.kept * kept[block]
+    return floor(block, state, np.zeros(1)) + kept * least[block]
 
 
 def once_at_least_s(loads: StageModel) -> float:

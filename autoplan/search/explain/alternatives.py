@@ -3,8 +3,8 @@
 A system that pins how a tensor axis is used has operator problems of its own. Of these one is solved for each, for the
 microbatch that fills a device about as the best plan's does, and where that doesn't fit for the leanest: so a price is
 that of a real plan, and the system's own best microbatch may be a little quicker. Of candidates with several stages on
-a rank the stages of one are searched, and cut without a search for the others (``SearchBudget.beside``). A grid of tensor axes, whose problem
-takes as long as many of the search's, is priced only for small blocks, and named otherwise.
+a rank the stages of one are searched, and those of the others cut without a search (``SearchBudget.beside``). A grid of
+tensor axes, whose problem takes as long as many of the search's, is priced only for small blocks, and named otherwise.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ class ChainCosts:
 
     def most_excess(self, many: Divisions) -> np.ndarray:
         """[many]: bytes by which the fullest rank exceeds the limit."""
-        return np.maximum(*self.excess(many)).max(axis=1)
+        return self.before_recomputation(many).most(many.full, many.part)
 
     def over(self, division: Division) -> float:
         """The same of one division."""

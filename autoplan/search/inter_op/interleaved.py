@@ -306,7 +306,8 @@ class DivisionSearch:
         here = Divisions.of(division)
         lengths_s = self.lengths_s(here, paths)[0]
         near = recomputed_otherwise(self.pieces, here, paths, lengths_s)
-        longest_s = np.where(self.pieces.most_excess(near) <= 0, self.lengths_s(near, paths).max(axis=1), np.inf)
+        over = self.pieces.before_recomputation(here).most(near.full, near.part)  # stages are as they were
+        longest_s = np.where(over <= 0, self.lengths_s(near, paths).max(axis=1), np.inf)
         chosen = int(longest_s.argmin()) if len(near) else -1
         return near.one(chosen) if chosen >= 0 and longest_s[chosen] < lengths_s.max() * (1 - 1e-9) else None
 

@@ -61,6 +61,11 @@ class RankExcess:
         flying = self.held @ flight.transpose(2, 1, 0)  # [d, moments, many]
         return np.asarray(self.running + whole + flying.max(axis=1).T)
 
+    def most(self, full: np.ndarray, part: np.ndarray) -> np.ndarray:
+        """[many]: bytes by which the fullest rank exceeds the limit, also with nothing in flight. Of one division: of
+        as many as there are counts."""
+        return np.asarray(np.maximum(self.recomputing(full, part), self.emptied).max(axis=1))
+
     def by_rank(self, of_stages: np.ndarray) -> np.ndarray:
         """[many, v, d] of [many, v·d]: stage k is on rank k mod d."""
         ranks = len(self.held)

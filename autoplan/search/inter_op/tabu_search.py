@@ -15,6 +15,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import splits
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions
+from autoplan.search.inter_op.rank_excess import RankExcess
 from autoplan.search.inter_op.stage_model import FULL, PART
 
 LOOKED_AT = 64  # of the moves of segments, and of the changes of what is recomputed
@@ -32,7 +33,8 @@ def neighbours(pieces: ChainCosts, division: Division, paths: np.ndarray) -> tup
     found = moved(pieces, here, paths, lengths_s)
     if pieces.recompute == "auto" and pieces.repeated.any():
         found = joined(found, recomputed_otherwise(pieces, here, paths, lengths_s))
-        ways = [fitting(pieces, found, kind) for kind in ((FULL, PART) if saves(pieces) else (FULL,))]
+        ranks = pieces.before_recomputation(found)
+        ways = [fitting(pieces, found, ranks, kind) for kind in ((FULL, PART) if saves(pieces) else (FULL,))]
         return joined(*(way for way, _ in ways)), np.concatenate([beyond for _, beyond in ways])
     return found, pieces.most_excess(found)
 
@@ -123,15 +125,17 @@ def again_s(pieces: ChainCosts, paths: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return backward * float(pieces.full_s[places].mean()), backward * float(pieces.part_s[places].mean())
 
 
-def fitting(pieces: ChainCosts, many: Divisions, kind: str) -> tuple[Divisions, np.ndarray]:
+def fitting(pieces: ChainCosts, many: Divisions, ranks: RankExcess, kind: str) -> tuple[Divisions, np.ndarray]:
     """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the memory limit, of
     those stages of which most is held; and fewer, of those of which least is, where they fit without. With it the bytes
-    by which the fullest rank of each then exceeds the limit."""
+    by which the fullest rank of each then exceeds the limit.
+
+    ranks  what they need, whatever they recompute
+    """
     most, counts, memory = pieces.most_held.T.ravel(), pieces.counts_of(many), pieces.memory
     more, other = (many.full.copy(), many.part) if kind == FULL else (many.part.copy(), many.full)
     keeps = memory.inputs if kind == FULL else memory.selective
     saved = float((memory.kept - keeps)[pieces.repeated].max())
-    ranks = pieces.before_recomputation(many)
     over = ranks.recomputing(many.full, many.part)
 
     def change(able: np.ndarray, chosen: np.ndarray, which: np.ndarray, by: int) -> bool:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from autoplan.cost import Device
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan, block_choices, priced_plan, with_steps
 from autoplan.search.intra_op.milp import HeldBytes, Memory, Weights
@@ -42,7 +44,7 @@ class OperatorProblem:
         self.seconds: dict[Device, Seconds] = {}
         self.quickest_s: dict[Device, tuple[float, ...]] = {}
         self.alone: dict[int, Solver] = {}
-        self.floors: dict[tuple[int, Weights], float] = {}
+        self.floors: dict[tuple[int, float, tuple[float, ...]], np.ndarray] = {}
         self.plans: dict[tuple[int, ...], IntraOpPlan] = {}
         self.together: dict[int, Problem] = {}
         self.limited: dict[tuple[HeldBytes, int], Solver] = {}
@@ -120,13 +122,14 @@ class OperatorProblem:
                 return False
         return True
 
-    def floor(self, block: int, weights: Weights) -> float:
+    def floor(self, block: int, state: float, kept: np.ndarray) -> np.ndarray:
         """As ``solve.FloorOf``: by the relaxation of the block's part of the problem."""
-        if (block, weights) not in self.floors:
+        key = (block, state, tuple(kept.tolist()))
+        if key not in self.floors:
             if block not in self.alone:
                 self.alone[block] = Solver(self.of_block(block))
-            self.floors[block, weights] = self.alone[block].bound(weights) / self.uses[block]
-        return self.floors[block, weights]
+            self.floors[key] = self.alone[block].bounds(state, kept) / self.uses[block]
+        return self.floors[key]
 
     def of_block(self, block: int) -> Problem:
         each = self.uses[block] / readers(self.form.model, block)

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -98,7 +99,20 @@ class Tensor:
 
     def gathered(self, layout: int) -> list[int]:
         """The arcs by which what is kept in a layout may have been gathered, so that less may be kept."""
-        return np.flatnonzero((self.arcs[:, 1] == layout) & np.isfinite(self.again_s)).tolist()
+        return self.gathers.get(layout, [])
+
+    @cached_property
+    def gathers(self) -> Mapping[int, list[int]]:
+        """The same by layout."""
+        found: dict[int, list[int]] = {}
+        for arc in np.flatnonzero(np.isfinite(self.again_s)).tolist():
+            found.setdefault(int(self.arcs[arc, 1]), []).append(arc)
+        return found
+
+    @cached_property
+    def arc_prices(self) -> Mapping[tuple[int, int], float]:
+        """Seconds of each arc, by its ends."""
+        return {(a, b): price for (a, b), price in zip(self.arcs.tolist(), self.arc_s.tolist(), strict=True)}
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,9 @@ MOST_WAYS = 64  # of one tensor that are compared: over three axes it may be gat
 GAP = 1e-6  # relative, of a problem without a memory limit
 SMALL, LIMITED_GAP = 1_000, 1e-3  # variables up to which one under a limit is solved to the end; the gap of larger ones
 
-FloorOf = Callable[[int, Weights], float]
-"""Seconds of a microbatch that no operators of one segment of a block undercut, at prices of bytes."""
+FloorOf = Callable[[int, float, np.ndarray], np.ndarray]
+"""[prices] seconds of a microbatch that no operators of one segment of a block undercut: by the block, at a price of
+parameters' bytes and at each of these, ascending, of bytes kept."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,36 @@ class Solver:
             bound = max(bound, better)
         return self.measured(weights, options, bound)
 
-    def bound(self, weights: Weights) -> float:
-        """What no assignment undercuts: the relaxation's value."""
+    def bounds(self, state: float, kept: np.ndarray) -> np.ndarray:
+        """[prices] what no assignment undercuts at a price of bytes of parameters and each of these, ascending, of
+        bytes kept: the relaxation's values.
+
+        They are concave in the price: never below the line between two of them, nor above what the answer to one costs
+        at the others' prices. Where these are the same, those between aren't solved for.
+        """
+        found, slopes, left = np.zeros(len(kept)), np.zeros(len(kept)), [(0, len(kept) - 1)]
+        for number in {0, len(kept) - 1}:
+            found[number], slopes[number] = self.relaxed(Weights(state, float(kept[number])))
+        while left:
+            one, two = left.pop()
+            if two - one < 2:
+                continue
+            between, steps = slice(one + 1, two), kept[one + 1 : two]
+            found[between] = np.interp(steps, kept[[one, two]], found[[one, two]])
+            above = np.min([found[n] + slopes[n] * (steps - kept[n]) for n in (one, two)], axis=0) - found[between]
+            if above.max() > GAP * found[two]:
+                middle = one + 1 + int(above.argmax())
+                found[middle], slopes[middle] = self.relaxed(Weights(state, float(kept[middle])))
+                left += [(one, middle), (middle, two)]
+        return found
+
+    def relaxed(self, weights: Weights) -> tuple[float, float]:
+        """(the relaxation's value, bytes that its answer keeps); zeros where it isn't solved in time."""
         if self.decided:
-            return self.solve(weights).objective
-        return self.answer(self.milp.cost(weights), relaxed=True)[1]
+            solution = self.solve(weights)
+            return solution.objective, solution.kept_bytes
+        values, bound = self.run(self.milp.cost(weights), relaxed=True)
+        return bound, 0.0 if values is None else float(self.milp.kept_bytes @ values)
 
     def quickest(self, limit: float) -> Solution | None:
         """The quickest assignment that holds so many bytes at most; None where none does."""
@@ -144,10 +170,15 @@ class Solver:
         self, cost: np.ndarray, gap: float = 0.0, *, relaxed: bool = False
     ) -> tuple[list[int] | None, float]:
         """(the option taken in each group, None where some is a fraction; what no assignment costs less than)."""
+        values, bound = self.run(cost, gap, relaxed=relaxed)
+        return options_of(values, self.milp.first), bound
+
+    def run(self, cost: np.ndarray, gap: float = 0.0, *, relaxed: bool = False) -> tuple[np.ndarray | None, float]:
+        """(the variables, None where none were found; what no assignment costs less than)."""
         largest = float(cost.max())
         scale = SCALE / largest if largest > 0 else 1.0
         found = self.engine.run(cost * scale, relaxed=relaxed, gap=gap)
-        return options_of(found.values, self.milp.first), found.bound / scale
+        return found.values, found.bound / scale
 
     def measured(self, weights: Weights, options: Sequence[int] | None, bound: float) -> Solution:
         if options is None:
@@ -231,18 +262,13 @@ def worthwhile(tensor: Tensor, layout: int, byte_s: float) -> list[int]:
 def way_of(tensor: Tensor, root: int, wanted: set[int], kept: set[int], again: Sequence[int]) -> Way | None:
     """The way by these gathers, each of which runs again, and the cheapest arcs beside."""
     sources = {int(tensor.arcs[arc, 1]): int(tensor.arcs[arc, 0]) for arc in again}
-    arcs = prices_of(tensor)
-    allowed = {(a, b): price for (a, b), price in arcs.items() if sources.get(b, a) == a}
+    arcs = tensor.arc_prices
+    allowed = {(a, b): price for (a, b), price in arcs.items() if sources.get(b, a) == a} if sources else arcs
     tree = cheapest_tree(root, wanted, allowed)
     if tree is None:
         return None
     size = sum(float(tensor.kept_bytes[sources.get(layout, layout)]) for layout in kept)
     return Way(tree, sum(arcs[arc] for arc in tree), size, sum(float(tensor.again_s[arc]) for arc in again))
-
-
-def prices_of(tensor: Tensor) -> dict[tuple[int, int], float]:
-    """Seconds of each arc, by its ends."""
-    return {(a, b): price for (a, b), price in zip(tensor.arcs.tolist(), tensor.arc_s.tolist(), strict=True)}
 
 
 def kept_layouts(tensor: Tensor, picked: Sequence[int]) -> set[int]:
