@@ -138,7 +138,7 @@ def test_no_more_is_recomputed_beside_than_fits_without(kind: str, other: str) -
     """Of what recomputes everything under an ample wall each rank recomputes less by as many as are looked at."""
     ample = walled(chain(3, "interleaved", 2, "auto", 14, 6), 3.0)
     here = Divisions.of(replace(ample.pinned(even_stages(ample)), **{kind: ample.counts(even_stages(ample))}))
-    found, _ = fitting(ample, here, FULL if kind == "full" else PART)
+    found, _ = fitting(ample, here, ample.before_recomputation(here), FULL if kind == "full" else PART)
     fewer = ample.by_rank(getattr(here, kind) - getattr(found, kind)).sum(axis=1)
     assert (fewer == MENDED).all() and (getattr(found, other) == 0).all()
 
@@ -147,7 +147,7 @@ def test_no_more_is_recomputed_beside_than_fits_without(kind: str, other: str) -
 def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None:
     pieces = walled(chain(3, "interleaved", 2, "auto", 14, 6), 0.93)
     here = Divisions.of(pieces.pinned(even_stages(pieces)))
-    found, beyond = fitting(pieces, here, FULL if kind == "full" else PART)
+    found, beyond = fitting(pieces, here, pieces.before_recomputation(here), FULL if kind == "full" else PART)
     assert beyond == pytest.approx(pieces.all_moments(found).max(axis=1) - pieces.memory_limit)
     assert pieces.excess(here)[0].max() > 0 >= pieces.excess(found)[0].max()
     counts = getattr(found, kind)

@@ -13,7 +13,6 @@ from autoplan.search.bounds.knapsack import knapsack_bound
 from autoplan.search.candidate_costs import exposed
 from autoplan.search.inter_op.chain_costs import pieces_of
 from autoplan.search.inter_op.interleaved import choose_chunks
-from autoplan.search.intra_op.solve import Weights
 from tests.support.pipelines import Pipeline, by_trial, random_pipeline, walls
 from tests.support.sampling import slow
 
@@ -26,10 +25,10 @@ def known(pipeline: Pipeline) -> BlockBounds:
     blocks = tuple(segment.block for segment in pipeline.evaluator.costs.operators.prepared.model.segments)
     own_s = np.array([prices[b].forward_s + prices[b].backward_s for b in blocks])
 
-    def floor(block: int, weights: Weights) -> float:
+    def floor(block: int, state: float, kept: np.ndarray) -> np.ndarray:
         price = prices[block]
-        states = weights.state * sum(price.parameter_bytes)
-        return price.forward_s + price.backward_s + weights.kept * price.kept_bytes + states
+        states = state * sum(price.parameter_bytes)
+        return price.forward_s + price.backward_s + kept * price.kept_bytes + states
 
     uses = {block: blocks.count(block) for block in blocks}
     return BlockBounds(loads, loads.chain, own_s, blocks, floor, rates_of(prices, uses), loads.chain.forward_s)
