@@ -92,7 +92,10 @@ def best_first(
         if bound_s >= limit_s:
             break
         if tight < LIMITED:
-            tighter_s = work.unlimited_s(candidate) if tight == FLOOR else work.limited_s(candidate, memory_limit)
+            if tight == FLOOR:
+                tighter_s = work.unlimited_s(candidate)
+            else:
+                tighter_s = work.limited_s(candidate, memory_limit, limit_s)
             work.bounds[candidate] = max(bound_s, tighter_s)
             heapq.heappush(queue, (work.bounds[candidate], candidate, tight + 1))
         elif is_dear(candidate):

@@ -52,9 +52,9 @@ class SearchState:
         way to lie on its axes."""
         return self.bounded_s(candidate, self.evaluator.bounds.unlimited_s)
 
-    def limited_s(self, candidate: Candidate, memory_limit: float) -> float:
-        """The tightest lower bound, under a memory limit."""
-        return self.bounded_s(candidate, lambda s: self.evaluator.bounds.limited_s(s, memory_limit))
+    def limited_s(self, candidate: Candidate, memory_limit: float, limit_s: float = math.inf) -> float:
+        """The tightest lower bound, under a memory limit, or one that is no less than ``limit_s``."""
+        return self.bounded_s(candidate, lambda s: self.evaluator.bounds.limited_s(s, memory_limit, limit_s))
 
     def bounded_s(self, candidate: Candidate, bound: Callable[[Candidate], float]) -> float:
         if self.obstacle(candidate) is not None:

@@ -64,7 +64,7 @@ class Stub:
     def unlimited_s(self, candidate: Choice) -> float:
         return self.given.second_s[candidate]
 
-    def limited_s(self, candidate: Choice, memory_limit: float) -> float:
+    def limited_s(self, candidate: Choice, memory_limit: float, limit_s: float) -> float:
         return self.given.third_s[candidate]
 
     def glance(self, candidate: Choice, memory_limit: float, limit_s: float) -> Any:

@@ -58,15 +58,20 @@ class LowerBounds:
             self.unlimited[candidate] = self.by_operators_s(candidate)
         return self.unlimited[candidate]
 
-    def limited_s(self, candidate: Candidate, memory_limit: float) -> float:
+    def limited_s(self, candidate: Candidate, memory_limit: float, limit_s: float = math.inf) -> float:
         """Seconds of a step under a memory limit, by what pipeline ranks can hold of the chain in a given time;
-        infinite where nothing fits. Takes as long for many layers as for few."""
+        infinite where nothing fits. Takes as long for many layers as for few.
+
+        limit_s  a bound from which on nobody asks for a tighter one
+        """
         key = (candidate, memory_limit)
         if key not in self.limited:
-            bounds_s = [self.unlimited_s(candidate), self.by_bytes_s(candidate, memory_limit)]
+            least_s = self.unlimited_s(candidate)
             if candidate.offload != "none" and not devices_of(self.costs.operators.topology, candidate):
-                bounds_s.append(self.with_host_s(candidate))
-            self.limited[key] = max(bounds_s)
+                least_s = max(least_s, self.with_host_s(candidate))
+            if least_s >= limit_s:
+                return least_s
+            self.limited[key] = max(least_s, self.by_bytes_s(candidate, memory_limit))
         return self.limited[key]
 
     def with_host_s(self, candidate: Candidate) -> float:
