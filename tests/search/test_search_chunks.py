@@ -12,7 +12,7 @@ import pytest
 from autoplan.cost.interleaved import least_chunk_rounds, least_held, rank_paths, rounds_of
 from autoplan.search.inter_op import interleaved
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stages
-from autoplan.search.inter_op.interleaved import DivisionSearch, choose_chunks
+from autoplan.search.inter_op.interleaved import DivisionSearch
 from autoplan.search.inter_op.interleaved_milp import PartitionMilp
 from autoplan.search.inter_op.rank_memory import SegmentBytes
 from cost_models.pipeline import in_flight, simulate
@@ -85,7 +85,8 @@ def test_the_cuts_are_the_best_there_are(
 ) -> None:
     pieces = walled(chain(seed, schedule, virtual, recompute, segments, microbatches), share)
     best_s = min((pieces.step_s(d) for d in divisions(pieces) if pieces.over(d) <= 0), default=np.inf)
-    found, quick = choose_chunks(pieces, **EXACTLY), choose_chunks(pieces)  # type: ignore[arg-type]
+    exact = DivisionSearch(pieces, **EXACTLY)  # type: ignore[arg-type]
+    found, quick = exact.run(), DivisionSearch(pieces).run()
     assert (found is None) == np.isinf(best_s)
     if found is not None:
         assert found.cuts.objective_s == pytest.approx(best_s, rel=1e-9)
@@ -105,9 +106,9 @@ def test_a_search_goes_on_from_its_glance(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(interleaved, "PartitionMilp", build)
     for seed in range(4):
         pieces = walled(chain(seed, "interleaved", 2, "auto", 14, 8), 0.8)
-        at_once = DivisionSearch(pieces, np.inf).run()
+        at_once = DivisionSearch(pieces).run()
         built.clear()
-        search = DivisionSearch(pieces, np.inf)
+        search = DivisionSearch(pieces)
         glanced = search.glance()
         assert search.run() == at_once and len(built) == 1 and glanced is not None and at_once is not None
         assert at_once.cuts.objective_s <= glanced.cuts.objective_s
@@ -117,8 +118,8 @@ def test_a_search_goes_on_from_its_glance(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_cannot_win_is_given_up() -> None:
     pieces = chain(1, "interleaved", 2, "none", 12, 8)
-    found = choose_chunks(pieces)
-    assert found is not None and choose_chunks(pieces, limit_s=found.cuts.bound_s * 0.99) is None
+    found = DivisionSearch(pieces).run()
+    assert found is not None and DivisionSearch(pieces, found.cuts.bound_s * 0.99).run() is None
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

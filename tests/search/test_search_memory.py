@@ -58,7 +58,8 @@ def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule:
     finished = loads.memory_of(division.choices)
     if is_interleaved(schedule):
         counted = Divisions.of(division)
-        ranks = np.maximum(*pieces_of(loads, 0.0).excess(counted))[0]
+        held = pieces_of(loads, 0.0).before_recomputation(counted)
+        ranks = np.maximum(held.recomputing(counted.full, counted.part), held.emptied)[0]
     else:
         each, account = loads.needs(division.choices), loads.memory_account
         ranks = np.maximum(account.running(each) + np.array(loads.in_flight) * each.flight, account.emptied(each))

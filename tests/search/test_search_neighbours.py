@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages
-from autoplan.search.inter_op.interleaved import choose_chunks
+from autoplan.search.inter_op.interleaved import DivisionSearch
 from autoplan.search.inter_op.stage_model import FULL, PART
 from autoplan.search.inter_op.tabu_search import MENDED, fitting, neighbours, recomputed_otherwise
 from cost_models.pipeline.critical import script
@@ -85,7 +85,8 @@ def test_many_divisions_are_each_its_segments(schedule: str, virtual: int) -> No
     many = joined(found)
     assert [many.one(number) for number in range(len(many))] == found
     spent, moments, steps = pieces.all_durations_s(many), pieces.all_moments(many), pieces.all_steps_s(many)
-    running, emptied = pieces.excess(many)
+    ranks = pieces.before_recomputation(many)
+    running, emptied = ranks.recomputing(many.full, many.part), ranks.emptied
     for number, division in enumerate(found):
         spent_s, held = by_hand(pieces, division)
         assert spent[number] == pytest.approx(spent_s)
@@ -149,12 +150,12 @@ def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None
     here = Divisions.of(pieces.pinned(even_stages(pieces)))
     found, beyond = fitting(pieces, here, pieces.before_recomputation(here), FULL if kind == "full" else PART)
     assert beyond == pytest.approx(pieces.all_moments(found).max(axis=1) - pieces.memory_limit)
-    assert pieces.excess(here)[0].max() > 0 >= pieces.excess(found)[0].max()
+    assert pieces.most_excess(here) > 0 >= pieces.most_excess(found)
     counts = getattr(found, kind)
     for stage in np.flatnonzero(counts[0]).tolist():
         less = counts.copy()
         less[0, stage] -= 1
-        assert pieces.excess(replace(found, **{kind: less}))[0].max() > 0
+        assert pieces.most_excess(replace(found, **{kind: less})) > 0
 
 
 @pytest.mark.parametrize("seed", sampled(range(8), (0, 3)))  # the least and the most memory
@@ -162,7 +163,7 @@ def test_going_from_neighbour_to_neighbour_finds_what_trying_everything_does(see
     """Whole numbers in no program, recomputation free, walls under which even stages hold too much."""
     pieces = walled(chain(seed, "interleaved", 2, "auto", 9, 4), (0.75, 0.8, 0.85, 0.9)[seed % 4])
     best_s = min((pieces.step_s(d) for d in divisions(pieces) if pieces.over(d) <= 0), default=np.inf)
-    found = choose_chunks(pieces, few_integers=0)
+    found = DivisionSearch(pieces, few_integers=0).run()
     if found is None:
         assert np.isinf(best_s)
         return

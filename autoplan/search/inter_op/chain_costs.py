@@ -206,12 +206,6 @@ class ChainCosts:
         """What ranks need of these stages, whatever they recompute."""
         return RankExcess.of(self.memory, self.held_by_rank, many.ends, self.memory_limit)
 
-    def excess(self, many: Divisions) -> tuple[np.ndarray, np.ndarray]:
-        """[many, d] each: bytes by which each rank exceeds the limit while it runs, less than nothing where it doesn't,
-        and with nothing in flight."""
-        ranks = self.before_recomputation(many)
-        return ranks.recomputing(many.full, many.part), ranks.emptied
-
     def most_excess(self, many: Divisions) -> np.ndarray:
         """[many]: bytes by which the fullest rank exceeds the limit."""
         return self.before_recomputation(many).most(many.full, many.part)
@@ -307,10 +301,11 @@ def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Div
     counts, full, part = pieces.counts(division.stages), list(division.full), list(division.part)
     weight, memory = pieces.most_held, pieces.memory
     saving = max(1.0, float((memory.kept - memory.inputs).max()))
+    ranks = pieces.before_recomputation(Divisions.of(division))
+    if ranks.emptied.max() > 0:
+        return None
     while True:
-        running, emptied = pieces.excess(Divisions.of(division))
-        if emptied.max() > 0:
-            return None
+        running = ranks.recomputing(np.array([division.full]), np.array([division.part]))
         if running.max() <= 0:
             return division
         for rank in np.flatnonzero(running[0] > 0).tolist():

@@ -52,21 +52,6 @@ class ChunkCuts:
     division: Division
 
 
-def choose_chunks(
-    pieces: ChainCosts,
-    limit_s: float = float("inf"),
-    gap: float = GAP,
-    whole_cuts: int = WHOLE_CUTS,
-    few_integers: int = FEW_INTEGERS,
-) -> ChunkCuts | None:
-    """The best division that is found, and the bound that is proven by then. None where none fits, all take ``limit_s``
-    or more, or even stages are far from it.
-
-    gap    relative, at which the search ends
-    """
-    return DivisionSearch(pieces, limit_s, gap, whole_cuts, few_integers).run()
-
-
 def evenly(pieces: ChainCosts) -> ChunkCuts | None:
     """Stages of about the same time, where bytes are only to be counted."""
     if len(pieces) < pieces.stages:
@@ -77,8 +62,10 @@ def evenly(pieces: ChainCosts) -> ChunkCuts | None:
 
 
 class DivisionSearch:
-    """The search for one chain's best division, in parts.
+    """The search for one chain's best division, in parts. Each gives the best that is found, and the bound that is
+    proven by then; None where none fits, all take ``limit_s`` or more, or even stages are far from it.
 
+    gap        relative, at which the search ends
     best       the quickest division that fits, and ``best_s`` of it
     bound_s    which no division undercuts
     last       the last answer of the program
@@ -88,7 +75,7 @@ class DivisionSearch:
     """
 
     def __init__(
-        self, pieces: ChainCosts, limit_s: float, gap: float = GAP, whole_cuts: int = WHOLE_CUTS,
+        self, pieces: ChainCosts, limit_s: float = np.inf, gap: float = GAP, whole_cuts: int = WHOLE_CUTS,
         few_integers: int = FEW_INTEGERS,
     ) -> None:  # fmt: skip
         self.pieces, self.limit_s, self.gap = pieces, limit_s, gap
@@ -109,7 +96,7 @@ class DivisionSearch:
         return self.pieces.pinned(even_stages(self.pieces))
 
     def glance(self) -> ChunkCuts | None:
-        """The first two parts alone. None where none fits, or even stages don't and nobody is to go on from there."""
+        """The first two parts alone; None, too, where even stages don't fit and nobody is to go on from there."""
         return None if self.hopeless(searches=False) else self.without_neighbours()
 
     def run(self) -> ChunkCuts | None:
