@@ -19,7 +19,7 @@ from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of
 from autoplan.rehearsal.rank_classes import rank_classes
 from autoplan.rehearsal.records import Call, RankClass, RankTrace
-from autoplan.rehearsal.world.colour_refinement import refine
+from autoplan.rehearsal.world.colour_refinement import World, refine
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import mismatches
 from autoplan.rehearsal.world.simulated_step import Timeline, simulate
@@ -49,15 +49,17 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
     asked = [(Path(folder), each.first, count, True) for each in classes for count in dict.fromkeys((many, few))]
     found = dict(zip(asked, each_apart(asked), strict=True))
     done, failed = [], []
+    fewer: list[RankTrace] = []
     for each in classes:
         less, more = (found[Path(folder), each.first, count, True] for count in (few, many))
         if isinstance(more, str) or isinstance(less, str):
             failed.append((each, more if isinstance(more, str) else str(less)))
         else:
             done.append(rehearsed(record, spec, each, less, more))
+            fewer.append(less)
     whole = ranks in ("classes", "all") and not failed
     prices = PlanPrices.of(record)
-    met = together(spec, done, many == spec.microbatches, prices, Path(folder) / PROGRAM) if whole else Together()
+    met = together(spec, done, fewer, prices, Path(folder) / PROGRAM) if whole else Together()
     balances = tuple(balance(prices, one.trace) for one in done)
     return Rehearsal(
         headline(record), spec.lowered.mesh.devices, spec.microbatches, many, record.cluster.usable_bytes, tuple(done),
@@ -103,14 +105,14 @@ def rehearsed(
 
 
 def together(
-    spec: ProgramSpec, done: Sequence[RehearsedClass], whole: bool, prices: PlanPrices, program: Path
+    spec: ProgramSpec, done: Sequence[RehearsedClass], fewer: Sequence[RankTrace], prices: PlanPrices, program: Path
 ) -> Together:
     """Whether every call meets its others, and the order on the streams admits an end, however sends are done.
 
-    whole  all of the step's microbatches were run, so that its time may be told, too
+    fewer  each class run with fewer microbatches, by which is known what each further one takes
     """
-    traces = [one.trace for one in done]
-    world = refine(spec.lowered.mesh.devices, [one.ranks for one in done], traces)
+    traces, classes = [one.trace for one in done], [one.ranks for one in done]
+    world = refine(spec.lowered.mesh.devices, classes, traces)
     unmet = mismatches(world)
     if unmet:
         return Together(unmet)
@@ -118,10 +120,21 @@ def together(
         result = simulate(world, free, eager_bytes)
         if isinstance(result, Deadlock):
             return Together(unmet, result)
-    if not whole:
+    run, before = traces[0].microbatches, fewer[0].microbatches
+    if run == before < spec.microbatches:
         return Together(unmet)
+    step_s = timed_s(world, traces, prices, program)
+    if step_s is not None and before < run:
+        before_s = timed_s(refine(spec.lowered.mesh.devices, classes, fewer), fewer, prices, program)
+        further = (spec.microbatches - run) / (run - before)
+        step_s = None if before_s is None else step_s + further * (step_s - before_s)
+    return Together(unmet, None, step_s)
+
+
+def timed_s(world: World, traces: Sequence[RankTrace], prices: PlanPrices, program: Path) -> float | None:
+    """Seconds of a step by the order of all calls, at the plan's prices; None where it doesn't end."""
     timed = simulate(world, prices_of(prices, traces, program.read_text()))
-    return Together(unmet, None, timed.seconds if isinstance(timed, Timeline) else None)
+    return timed.seconds if isinstance(timed, Timeline) else None
 
 
 def free(trace: RankTrace, call: Call) -> float:

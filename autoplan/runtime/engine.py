@@ -69,12 +69,18 @@ class PipelineEngine:
         """As LoopEngine.run; zero on a rank that doesn't hold the last stage."""
         for stage in self.stages.values():
             stage.begin(scale)
+        ahead = iter(self.stages.values())  # each stage's forwards begin after those of the one before
+        next(ahead).prepare()
         for action, following in zip(self.actions, (*self.actions[1:], None), strict=True):
             self.exchange.post(action)
             if following is not None:
                 self.exchange.post(following)
             self.exchange.send(action, self.act(action, self.exchange.receive(action), keywords))
+            if action.kind == "F" and not action.microbatch and (coming := next(ahead, None)) is not None:
+                coming.prepare()
         self.exchange.wait()
+        for stage in self.stages.values():
+            stage.finish()
         losses = [loss for stage in self.stages.values() for loss in stage.losses]
         return torch.stack(losses).sum() if losses else self.no_loss.clone()
 

@@ -160,6 +160,31 @@ def test_fewer_microbatches_tell_what_each_further_one_adds(fields: dict, tmp_pa
         assert less.growth_bytes > 0
 
 
+def test_the_time_of_a_step_of_many_microbatches_is_carried_on(tmp_path: Path) -> None:
+    """By what a further one takes once the schedule is full; of a few that were asked for alone, it isn't known."""
+    plan = planned(llama(2), "1x2 cpu", pp=2, pipeline_schedule="1f1b", micro_batch=2)
+    folder, count = plan.export(tmp_path / "out"), plan.record.chosen.microbatches
+    some, every, few = rehearse(folder), rehearse(folder, microbatches=count), rehearse(folder, microbatches=2)
+    assert some.run == 5 < count == every.run
+    assert some.together.simulated_s == pytest.approx(every.together.simulated_s, rel=1e-6)
+    assert few.together.simulated_s is None
+
+
+def test_stages_of_a_rank_neither_wait_for_their_first_gather_nor_for_each_others_sums(tmp_path: Path) -> None:
+    """A stage begins to gather before its input is there; a gradient's sum is waited for when all backwards are done."""
+    fields = {"pp": 2, "pipeline_schedule": "interleaved", "virtual_stages": 2, "dp": 2, "zero": 1, "micro_batch": 2}
+    found = rehearse(planned(llama(), "1x4 h100-sxm", "bf16-mixed", **fields).export(tmp_path / "out"))
+    assert found.passed, str(found)
+    for one in found.classes:
+        calls = one.trace.calls
+        gathers = [c for c in calls if c.kind == "collective" and c.name == "all-gather"]
+        assert sum(c.during == "start" for c in gathers) == len(one.trace.stages) == 2 < len(gathers)
+        sums = {c.stream for c in calls if c.name.startswith("reduce-scatter") and c.stream}
+        waits = [c for c in calls if c.kind == "join" and not c.stream and sums.intersection(c.of)]
+        last = max(c.number for c in calls if c.during.startswith("backward"))
+        assert sum(c.number > last for c in waits) >= 2
+
+
 @pytest.mark.slow
 def test_a_mixture_whose_tokens_travel() -> None:
     found = planned(mixtral(), "1x4 cpu", tp=4, tensor_system="expert-all-to-all").rehearse()

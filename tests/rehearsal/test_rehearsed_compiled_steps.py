@@ -51,6 +51,21 @@ def test_placed_tables_bring_their_constants_to_the_device(tmp_path: Path) -> No
     assert not found.failed, str(found)
 
 
+def test_collectives_slow_the_kernels_beside_them(tmp_path: Path) -> None:
+    """Products of weights' gradients run while the inputs' are summed: what that costs them is theirs, not shared out
+    over the segment.
+    The update is a call, too, though it returns nothing."""
+    model, batch, _ = zoo.small("llama", layers=4)
+    plan = autoplan.parallelize(
+        model, "1x2 h100-sxm", batch, training=Training(precision="bf16-mixed"),
+        parallelism=Parallelism(dp=1, tp=2, pp=1, micro_batch=4, sequence_parallel=False),
+    )  # fmt: skip
+    found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
+    assert found.together.simulated_s == pytest.approx(found.predicted_s, rel=STEP), str(found)
+    (one,) = found.classes
+    assert "aten._fused_adamw_" in {call.name for call in one.trace.calls if call.during == "update"}
+
+
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_what_is_gathered_again_is_issued_as_priced(tmp_path: Path, ranks: int) -> None:
     """By an operator of the runtime's own, which a compiler can't take for the forward's gather. Four ranks gather two

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,14 @@ class Recorder:
         made = [x for x in tree_leaves(result) if isinstance(x, FakeTensor)]
         kind = self.kind(line)
         fresh = [x for x in made if self._follow(x, kind, f"{space}.{name}", line)]
-        if is_view(function) or not made or (not fresh and not function._schema.is_mutable) or name in _ALLOCATE:
+        written = made or changed(function, args, kwargs)
+        changes = function._schema.is_mutable and written and name not in _ORDERS
+        if is_view(function) or name in _ALLOCATE or not (changes or fresh):
             return
         flops = 0
         if function._overloadpacket in flop_registry:
             flops = int(flop_registry[function._overloadpacket](*args, **kwargs, out_val=result))
-        moved = sum(x.numel() * x.element_size() for x in (*given, *made))
+        moved = sum(x.numel() * x.element_size() for x in (*given, *written))
         self._note("operator", f"{space}.{name}", line=line, flops=flops, moved=moved)
 
     def fused(self, name: str, given: Sequence[Any], made: Sequence[Any]) -> None:
@@ -260,6 +262,15 @@ class Recorder:
 
 
 _ALLOCATE = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
+_ORDERS = ("record_stream",)
+"""Takes an operand as one that changes, and launches nothing."""
+
+
+def changed(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The operands on the device that an operator writes to, as one of many tensors does that returns none."""
+    named = {a.name: x for a, x in zip(function._schema.arguments, args, strict=False)} | dict(kwargs)
+    written = [named.get(a.name) for a in function._schema.arguments if a.alias_info and a.alias_info.is_write]
+    return [x for x in tree_leaves(written) if isinstance(x, FakeTensor)]
 
 
 def is_view(function: Any) -> bool:

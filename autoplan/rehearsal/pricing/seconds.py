@@ -52,9 +52,13 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
             pools[each.place.block, phase].append(each)
         elif not each.call.line.startswith("program.py"):  # its constants have no price
             lost[phase].append(each.call)
-    totals = pool_seconds(share)
+    totals, slowed = pool_seconds(share), slowed_by_moves(share)
+    beside = beside_collectives(trace, found)
     for pool, calls in pools.items():
-        spread(found, totals.get(pool, 0.0), [each.call for each in calls], weights_of(share, calls))
+        weights, slowed_s = weights_of(share, calls), slowed.get(pool, 0.0)
+        spread(found, totals.get(pool, 0.0) - slowed_s, [each.call for each in calls], weights)
+        slow = [each.call for each in calls if each.call.number in beside] or [each.call for each in calls]
+        lengthen(found, slowed_s, slow)
     for phase, others in lost.items():
         left_s = sum(seconds for pool, seconds in totals.items() if pool[1] == phase and pool not in pools)
         spread(found, left_s, others, [roofline_s(share, call) for call in others])
@@ -97,6 +101,34 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
     return slowed_once(share, totals)
 
 
+def slowed_by_moves(share: RankShare) -> Mapping[Pool, float]:
+    """Of these seconds what the blocks' own collectives cost the compute beside which they run."""
+    found: dict[Pool, float] = defaultdict(float)
+    uses, full, part = share.uses()
+    for index, price in enumerate(share.blocks):
+        again = 0.0 if share.hosts else sum(moved.hidden_again_s for moved in price.moves)
+        ahead, back = (sum(getattr(m, name) for m in price.moves) for name in ("hidden_forward_s", "hidden_backward_s"))
+        found[index, FORWARD] = share.microbatches * slowed_s(share, uses[index] * ahead)
+        behind = uses[index] * back + full[index] * ahead + part[index] * again
+        found[index, BACKWARD] = share.microbatches * slowed_s(share, behind)
+    return found
+
+
+def beside_collectives(trace: RankTrace, seconds: Sequence[float]) -> set[int]:
+    """The numbers of the operators that are launched while a collective of their own stream runs: after its issue, and
+    before what waits for it."""
+    found, running = set(), dict[int, int]()
+    for call in trace.calls:
+        if call.kind == "collective" and seconds[call.number]:
+            running[call.number] = call.stream
+        elif call.kind == "wait":
+            for number in call.of:
+                running.pop(number, None)
+        elif call.kind in LAUNCHED and call.stream in running.values():
+            found.add(call.number)
+    return found
+
+
 def slowed_once(share: RankShare, totals: Mapping[Pool, float]) -> Mapping[Pool, float]:
     """The same with what the data axis' collectives once a step cost the compute beside which they run: gathers under
     forwards, sums of gradients under backwards."""
@@ -135,6 +167,13 @@ def spread(found: list[float], total_s: float, calls: Sequence[Call], weights: S
     whole = sum(weights)
     for call, weight in zip(calls, weights, strict=True):
         found[call.number] = total_s * (weight / whole if whole else 1 / len(calls))
+
+
+def lengthen(found: list[float], more_s: float, calls: Sequence[Call]) -> None:
+    """Has calls take longer, in proportion to what they take."""
+    whole = sum(found[call.number] for call in calls)
+    for call in calls:
+        found[call.number] += more_s * (found[call.number] / whole if whole else 1 / len(calls))
 
 
 def weights_of(share: RankShare, calls: Sequence[Launched]) -> list[float]:

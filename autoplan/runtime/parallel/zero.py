@@ -158,14 +158,25 @@ def release(modules: Sequence[nn.Module]) -> None:
                 group.mesh_info.shard_process_group = group.mesh_info.replicate_process_group = None
 
 
-def before_microbatch(stage: nn.Module, level: int, last: bool, once: bool) -> None:
+def gather_ahead(stage: nn.Module) -> None:
+    """Begins to gather the segment that a step's first forward of the stage reads first, in whose hook fully_shard
+    waits for it: else it would be gathered once its input is there, and every stage behind waits as long. Of a stage
+    that isn't sharded, nothing."""
+    if isinstance(stage, FSDPModule):
+        units = [unit for unit in fsdp_modules(stage) if unit is not stage and next(unit.parameters(), None) is not None]
+        for unit in (stage, *units[:1]):
+            unit.unshard(async_op=True)
+
+
+def before_microbatch(stage: nn.Module, level: int, last: bool, once: bool, waits: bool = True) -> None:
     """Sets what the coming backward does; nothing where the stage isn't sharded.
 
-    once  gradients are reduced after the last microbatch alone, whatever the level
+    once   gradients are reduced after the last microbatch alone, whatever the level
+    waits  the last one waits for its sums; else ``finish_backward`` does
     """
     if not isinstance(stage, FSDPModule):
         return
-    stage.set_is_last_backward(last)
+    stage.set_is_last_backward(last and waits)
     stage.set_requires_all_reduce(last)
     if level <= 2:
         stage.set_reshard_after_backward(last)
@@ -181,8 +192,17 @@ def reduce_gradients(stage: nn.Module) -> None:
     if not isinstance(stage, FSDPModule):
         return
     before_microbatch(stage, 1, last=True, once=True)
-    root = stage._get_fsdp_state()
-    for state in root._state_ctx.all_states:
+    for state in stage._get_fsdp_state()._state_ctx.all_states:
         for group in state._fsdp_param_groups:
             group.post_backward()
-    root._root_post_backward_final_callback()
+    finish_backward(stage)
+
+
+def finish_backward(stage: nn.Module) -> None:
+    """Waits for the sums of a stage's last backward, which other stages' backwards on this rank needn't wait for.
+
+    fully_shard has no public call for it either, but for a backward that is told to be the last.
+    """
+    if isinstance(stage, FSDPModule):
+        stage.set_is_last_backward(True)
+        stage._get_fsdp_state()._root_post_backward_final_callback()

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import Keywords, StageModule
-from autoplan.runtime.parallel.zero import before_microbatch, reduce_gradients
+from autoplan.runtime.parallel.zero import before_microbatch, finish_backward, gather_ahead, reduce_gradients
 from autoplan.runtime.pipeline.split_backward import Halves, backward_inputs, backward_weights
 from autoplan.runtime.program_spec import ProgramSpec
 
@@ -53,6 +53,15 @@ class PipelineStage:
         self.scale = scale
         self.left = self.count
 
+    def prepare(self) -> None:
+        """Before the step's first forward: what is gathered once a step begins to be."""
+        if self.level in (1, 2):
+            gather_ahead(self.module)
+
+    def finish(self) -> None:
+        """After all backwards of this rank's stages."""
+        finish_backward(self.module)
+
     def forward(self, microbatch: int, received: Message, keywords: Keywords) -> Message:
         """What the next stage reads; nothing of the last one, whose losses are collected.
 
@@ -72,7 +81,7 @@ class PipelineStage:
         """The whole backward; the inputs' gradients, which the stage before reads."""
         kept = self.kept.pop(microbatch)
         self.left -= 1
-        before_microbatch(self.module, self.level, last=self.left == 0, once=True)
+        before_microbatch(self.module, self.level, last=self.left == 0, once=True, waits=False)
         torch.autograd.backward(*self.roots(kept, received))
         return gradients_of(kept.inputs, [x.grad for x in kept.inputs])
 
