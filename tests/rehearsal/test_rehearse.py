@@ -171,7 +171,7 @@ def test_the_time_of_a_step_of_many_microbatches_is_carried_on(tmp_path: Path) -
 
 
 def test_stages_of_a_rank_neither_wait_for_their_first_gather_nor_for_each_others_sums(tmp_path: Path) -> None:
-    """A stage begins to gather before its input is there; a gradient's sum is waited for when all backwards are done."""
+    """A stage begins to gather before its input is there; gradients are waited for when all backwards are done."""
     fields = {"pp": 2, "pipeline_schedule": "interleaved", "virtual_stages": 2, "dp": 2, "zero": 1, "micro_batch": 2}
     found = rehearse(planned(llama(), "1x4 h100-sxm", "bf16-mixed", **fields).export(tmp_path / "out"))
     assert found.passed, str(found)

@@ -163,7 +163,7 @@ def gather_ahead(stage: nn.Module) -> None:
     waits for it: else it would be gathered once its input is there, and every stage behind waits as long. Of a stage
     that isn't sharded, nothing."""
     if isinstance(stage, FSDPModule):
-        units = [unit for unit in fsdp_modules(stage) if unit is not stage and next(unit.parameters(), None) is not None]
+        units = [m for m in fsdp_modules(stage) if m is not stage and next(m.parameters(), None) is not None]
         for unit in (stage, *units[:1]):
             unit.unshard(async_op=True)
 

@@ -24,6 +24,7 @@ from autoplan.cost.interleaved import is_interleaved
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.stage_model import StageModel
+from cost_models.pipeline.order import actions
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,9 @@ def running(
     total, elsewhere  bytes of their parameters, and of these what other ranks of the experts' axis have
     """
     standing = bucketed(loads, stages, total)
+    if loads.candidate.schedule == "interleaved" and not standing:
+        yield from by_turns(loads, stages, rank, parts, total)
+        return
     scattered = loads.data.shard_share if loads.data.zero and not is_late(loads.data) else 0.0
     whole = total * accumulated_share(loads.data) - elsewhere * scattered
     for held, acting, backwards in in_flight(loads, rank):
@@ -157,6 +161,37 @@ def running(
             continue
         share = accumulated_share(loads.data) / loads.data.prices.stored
         yield from (split(grads * share, kept, rest - mine.flight) for grads, rest in mine.first)
+
+
+def by_turns(
+    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks], total: float
+) -> Iterator[Moment]:
+    """The same where a rank's stages take turns, action by action: a stage's gradients grow in its first backward, and
+    are sent, so that their shards are left, in its last one. With few microbatches a stage is done with all of its
+    backwards before the next begins, and no more than its own gradients stand."""
+    candidate, accumulated, left = loads.candidate, accumulated_share(loads.data), loads.data.gradient_share
+    left = left - accumulated if is_late(loads.data) else left
+    sizes = loads.needs(stages).parameters
+    own = (sizes * (total / sizes.sum())).tolist() if sizes.sum() else [0.0] * len(stages)
+    held, done = [0] * len(stages), [0] * len(stages)
+    order = actions(candidate.schedule, rank, candidate.pp, candidate.microbatches, candidate.virtual_stages)
+    for stage, kind, _ in order:
+        acting = stage // candidate.pp
+        mine, every = parts[acting], candidate.microbatches
+        held[acting] += kind == "F"
+        kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
+        shares = [0.0 if not n else left if n == every else accumulated for n in done]
+        standing = sum(share * size for share, size in zip(shares, own, strict=True))
+        if kind == "F":
+            yield split(standing, kept, mine.forward - mine.flight)
+            continue
+        if done[acting]:
+            yield split(standing, kept, mine.later - mine.flight)
+        else:
+            share = accumulated / loads.data.prices.stored
+            yield from (split(standing + grads * share, kept, rest - mine.flight) for grads, rest in mine.first)
+        done[acting] += 1
+        held[acting] -= 1
 
 
 def accumulated_share(data: DataAxis) -> float:
