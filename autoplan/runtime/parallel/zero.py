@@ -12,7 +12,8 @@ Levels differ in when the whole parameters are gathered and when gradients are r
 
 Offloaded parameters lie in the host's memory between uses, by fully_shard's CPUOffloadPolicy, and are updated there.
 Under a pipeline gradients are reduced once at every level: under the stage's last backward, or after it where that is
-split in two.
+split in two. What a step gathers once a stage begins to gather before its first input is there, and what it sums is
+waited for when the rank's last backward is done: else every stage behind would wait, too.
 """
 
 import importlib
