@@ -150,7 +150,7 @@ class _Products(Function):
         gathering = raw.start_gather(x, ctx.dim, ctx.axis, gradients[0]) if ctx.again and any(weigh) else None
         summand = coming = None
         if ctx.needs_input_grad[0]:
-            shape = (*gradients[0].shape[:-1], x.shape[-1])
+            shape = (*gradients[0].shape[:-1], weights[0].shape[0 if ctx.transposed else 1])  # x may be a part of it
             summand = summed(rows, [w.t() if ctx.transposed else w for w in weights], rounded).view(shape)
         if summand is not None and ctx.axis is not None:
             coming, summand = raw.start_sum(summand, ctx.dim, ctx.axis), None
