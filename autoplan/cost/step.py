@@ -91,6 +91,19 @@ def optimizer_passes(training: Training | Inference) -> float:
     return 3 + 2 * states + clipping + unscaling + (1 + states if training.optimizer == "lamb" else 0)
 
 
+FUSED = ("adam", "adamw", "sgd")
+"""Optimizers of which torch has a kernel that updates a parameter in one pass over memory, on CPUs and GPUs."""
+
+
+def in_one_pass(training: Training | Inference) -> bool:
+    """Whether an update makes nothing beside what is stored: ``runtime.optim.optimizer.in_one_pass`` asks for such a
+    kernel, unless options say otherwise."""
+    if not isinstance(training, Training) or training.optimizer not in FUSED:
+        return False
+    options = training.optimizer_settings()
+    return bool(options.get("fused", not options.get("foreach"))) and not options.get("differentiable")
+
+
 def update_s(bytes: float, passes: float, data: DataAxis) -> float:
     """Seconds of the optimizer over the bytes of parameter that one device updates.
 

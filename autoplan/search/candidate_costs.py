@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.cost import Device
 from autoplan.cost.gathered_optimizer import WholeCost, whole_cost
 from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved, rounds_of
-from autoplan.cost.step import optimizer_passes, optimizer_states, receives_ahead, straggling
+from autoplan.cost.step import in_one_pass, optimizer_passes, optimizer_states, receives_ahead, straggling
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
@@ -115,7 +115,8 @@ class CandidateCosts:
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)
         whole = self.whole[device]
-        return StageModel(chain, candidate, data, states, passes, self.rounds(candidate), spare, whole=whole)
+        rounds, one_pass = self.rounds(candidate), in_one_pass(self.training)
+        return StageModel(chain, candidate, data, states, passes, rounds, spare, whole=whole, one_pass=one_pass)
 
     def rigid(self, candidate: Candidate) -> bool:
         """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none

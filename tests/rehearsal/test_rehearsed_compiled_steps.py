@@ -46,7 +46,7 @@ def test_a_first_segment_without_a_gradient_to_give_has_its_backward(convolution
 
 
 def test_placed_tables_bring_their_constants_to_the_device(tmp_path: Path) -> None:
-    plan = autoplan.parallelize(dlrm.make_model(rows=1000, batch=64), "1x2 h100-sxm", parallelism="table-parallel")
+    plan = autoplan.parallelize(dlrm.make_model(rows=100_000, batch=64), "1x2 h100-sxm", parallelism="table-parallel")
     found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
     assert not found.failed, str(found)
 

@@ -38,6 +38,7 @@ class StageModel:
     ranks    where there are several kinds of device, the loads of each pipeline rank on its own (``kinds``): seconds
              differ, bytes don't; what stands beside them here is then for the slowest
     whole    what an optimizer that looks at whole matrices takes beside
+    one_pass  an update makes nothing for a moment (``cost.step.in_one_pass``)
     """
 
     chain: Chain
@@ -49,6 +50,7 @@ class StageModel:
     spare: float = 0.0
     ranks: tuple[StageModel, ...] = ()
     whole: WholeCost | None = None
+    one_pass: bool = False
 
     def at(self, stage: int) -> StageModel:
         """The loads on the devices that a stage is on."""
@@ -171,7 +173,7 @@ class StageModel:
 
     def updates(self, total: Bytes, largest: Bytes) -> Bytes:
         data = self.data
-        if data.offloads or not data.prices.training:
+        if data.offloads or not data.prices.training or self.one_pass:
             return 0.0 * total
         share = data.optimizer_share
         return update_bytes(total * share, largest * share, together=not data.prices.device.composes)
