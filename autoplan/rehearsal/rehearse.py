@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from autoplan.cost.step import receives_ahead
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import PROGRAM, program_spec, read_folder
 from autoplan.ir.record import PlanRecord
@@ -45,7 +46,7 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
     if spec.forward_only:
         raise RehearsalError("a plan of Inference()", "a rehearsal is of a training's step", "rehearse a training plan")
     classes = chosen(spec, ranks)
-    few, many = runs(spec, microbatches)
+    few, many = runs(spec, microbatches, apart=bool(receives_ahead(record.cluster.profile()[0])))
     asked = [(Path(folder), each.first, count, True) for each in classes for count in dict.fromkeys((many, few))]
     found = dict(zip(asked, each_apart(asked), strict=True))
     done, failed = [], []
@@ -80,16 +81,19 @@ def chosen(spec: ProgramSpec, ranks: str) -> tuple[RankClass, ...]:
     return tuple(RankClass((int(n),), f"rank {int(n)}") for n in dict.fromkeys(numbers))
 
 
-def runs(spec: ProgramSpec, asked: int | None) -> tuple[int, int]:
-    """Numbers of microbatches to run: as many as fill the schedule, and some more, by which the memory's growth is
-    known; twice the same where that is all of them."""
+def runs(spec: ProgramSpec, asked: int | None, *, apart: bool) -> tuple[int, int]:
+    """Numbers of microbatches to run: as many as fill the schedule, and some more, by which is known what further ones
+    add; twice the same where that is all of them.
+
+    apart  messages run beside compute; else ranks wait for each other in turns, which come round after pp microbatches
+    """
     count, pp = spec.microbatches, spec.size(PIPELINE)
     if asked is not None:
         if not 1 <= asked <= count:
             raise InputsError(f"microbatches={asked}", f"the step has {count}", "give 1 or more of these")
         return asked, asked
     several = len(spec.lowered.stages) > pp
-    few, step = 2 * pp, pp if several else 1  # interleaved schedules run in rounds of pp
+    few, step = 2 * pp, pp if several or not apart else 1  # interleaved schedules run in rounds of pp
     return (few, few + step) if few + step < count else (count, count)
 
 

@@ -154,19 +154,19 @@ def test_fewer_microbatches_tell_what_each_further_one_adds(fields: dict, tmp_pa
     plan = planned(llama(2), f"1x{devices} cpu", pp=2, pipeline_schedule="1f1b", **fields)
     folder = plan.export(tmp_path / "out")
     some, every = rehearse(folder), rehearse(folder, microbatches=count)
-    assert some.run == 5 and every.run == count
+    assert some.run == 6 and every.run == count
     for less, more in zip(some.classes, every.classes, strict=True):
         assert less.peak_bytes == more.peak_bytes
         assert less.growth_bytes > 0
 
 
 def test_the_time_of_a_step_of_many_microbatches_is_carried_on(tmp_path: Path) -> None:
-    """By what a further one takes once the schedule is full; of a few that were asked for alone, it isn't known."""
+    """By what further ones take once the schedule is full; of a few that were asked for alone, it isn't known."""
     plan = planned(llama(2), "1x2 cpu", pp=2, pipeline_schedule="1f1b", micro_batch=2)
     folder, count = plan.export(tmp_path / "out"), plan.record.chosen.microbatches
     some, every, few = rehearse(folder), rehearse(folder, microbatches=count), rehearse(folder, microbatches=2)
-    assert some.run == 5 < count == every.run
-    assert some.together.simulated_s == pytest.approx(every.together.simulated_s, rel=1e-6)
+    assert some.run == 6 < count == every.run
+    assert some.together.simulated_s == pytest.approx(every.together.simulated_s, rel=1e-3)
     assert few.together.simulated_s is None
 
 
