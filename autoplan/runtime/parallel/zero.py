@@ -164,8 +164,9 @@ def gather_ahead(stage: nn.Module) -> None:
     waits for it: else it would be gathered once its input is there, and every stage behind waits as long. Of a stage
     that isn't sharded, nothing."""
     if isinstance(stage, FSDPModule):
-        units = [m for m in fsdp_modules(stage) if m is not stage and next(m.parameters(), None) is not None]
-        for unit in (stage, *units[:1]):
+        inner = (m for m in stage.modules() if m is not stage and next(m.parameters(), None) is not None)
+        first = next((m for m in inner if isinstance(m, FSDPModule)), None)
+        for unit in (stage, first) if first is not None else (stage,):
             unit.unshard(async_op=True)
 
 
