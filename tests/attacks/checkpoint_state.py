@@ -72,7 +72,7 @@ def load_and_go_on(rank: int, world: int, folder: str, training: Training) -> tu
     said = io.StringIO()
     with new_program(training) as program, contextlib.redirect_stderr(said):
         program.load_checkpoint(folder)
-        found = program.full_state_dict()
+        found = dict(program.full_state_dict())
         for held in program.held:  # the tiny program computes in float64 alone: an update is enough
             held.parameter.grad = torch.ones_like(held.parameter)
         program.optimizer.step()
@@ -158,12 +158,12 @@ def save_apart(rank: int, world: int, folder: str) -> bool:
         for held in program.held:
             held.values.add_(float(rank))
         before = [held.values.clone() for held in program.held]
-        wanted = program.full_state_dict()
+        wanted = dict(program.full_state_dict())
         program.save_weights(folder)
         apart = all(torch.equal(held.values, kept) for held, kept in zip(program.held, before, strict=True))
         dist.barrier()
         program.load_weights(folder)
-        found = program.full_state_dict()
+        found = dict(program.full_state_dict())
         return apart and all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 

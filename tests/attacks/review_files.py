@@ -82,7 +82,7 @@ def same_values(rank: int, world: int, folder: str, other: str) -> bool:
     for path in (folder, other):
         with new_program() as program:
             program.load_checkpoint(path)
-            found.append(program.full_state_dict())
+            found.append(dict(program.full_state_dict()))
     return all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 

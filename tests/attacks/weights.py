@@ -32,7 +32,7 @@ def attempt(rank: int, world: int, source: Source, strict: bool) -> tuple[Autopl
     """A load into a program that has values: the error, whether its values are as before, and the warnings."""
     with Program(tiny.spec(), tiny.program()) as program:
         program.load_weights(tiny.reference(1).state_dict())
-        before = program.full_state_dict()
+        before = dict(program.full_state_dict())
         found: AutoplanError | None = None
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -40,7 +40,7 @@ def attempt(rank: int, world: int, source: Source, strict: bool) -> tuple[Autopl
                 program.load_weights(source, strict=strict)  # type: ignore[arg-type]
             except AutoplanError as error:
                 found = error
-        after = program.full_state_dict()
+        after = dict(program.full_state_dict())
         same = all(torch.equal(after[name], before[name]) for name in before)
         return found, same, [str(warning.message) for warning in said]
 

@@ -141,14 +141,14 @@ def told(rank: int, world: int, jobs: list[tuple]) -> list[tuple[str, bool]]:
             program.optimizer.step()
             program.optimizer.zero_grad()
             program.steps = 0
-            before = program.full_state_dict()
+            before = dict(program.full_state_dict())
             try:
                 disagree(program, rank)
                 text = ""
             except AutoplanError as error:
                 assert isinstance(error, InputsError)
                 text = str(error)
-            after, left = program.full_state_dict(), any(h.gradient is not None for h in program.held)
+            after, left = dict(program.full_state_dict()), any(h.gradient is not None for h in program.held)
             same = all(torch.equal(before[name], after[name]) for name in before)
             found.append((text, same and (not left or disagree in (another_step, some_dropped))))
     return found

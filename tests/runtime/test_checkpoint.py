@@ -49,7 +49,7 @@ def unbroken(rank: int, world: int, plan: dict) -> Mapping[str, Tensor]:
     with program_of(plan) as program:
         program.load_weights(tiny.reference().state_dict())
         train(program, list(tiny.batches(4)))
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 def first_half(rank: int, world: int, plan: dict, folder: str) -> None:
@@ -65,7 +65,7 @@ def second_half(rank: int, world: int, plan: dict, folder: str) -> Result:
         program.load_checkpoint(folder)
         steps = program.steps
         train(program, list(tiny.batches(4))[2:])
-        return program.full_state_dict(), steps
+        return dict(program.full_state_dict()), steps
 
 
 @pytest.mark.parametrize("source", sampled(PLANS, ["dp4 zero3", "pp2 tp2"]))  # each also into the next two: all but one

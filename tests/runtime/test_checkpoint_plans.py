@@ -79,7 +79,7 @@ def pools() -> Iterator[dict[str, RankPool]]:
 def everything(program: Program) -> State:
     """Parameters, buffers and optimizer state whole, by the user's names, on the first rank."""
     states = program.optimizer.state
-    found = {"": program.full_state_dict()}
+    found = {"": dict(program.full_state_dict())}
     for field in ("exp_avg", "exp_avg_sq"):
         values = gathered(program.spec, program.storage, program.held, lambda h, f=field: local(states[h.updated][f]))
         found[field] = by_user_names(values)

@@ -65,7 +65,7 @@ def accumulated(rank: int, world: int, plan: dict) -> tuple[Mapping[str, Tensor]
             program.optimizer.step()
             if number:  # an update has used them: what follows begins anew, cleared or not
                 program.optimizer.zero_grad()
-        return first, program.full_state_dict()
+        return first, dict(program.full_state_dict())
 
 
 QUICK = ("zero3", "pp2 dp2 zero1, tied", "offload")
@@ -95,7 +95,7 @@ def in_float32(plan: dict, training: Training) -> Program:
 def overflowing(rank: int, world: int, plan: dict, at: int) -> tuple[list[bool], int, bool, int]:
     """Of three batches before one update, one overflows on one rank: (skipped after each, updates, unchanged, steps)"""
     with in_float32(plan, SCALED) as program:
-        before, skipped = program.full_state_dict(), []
+        before, skipped = dict(program.full_state_dict()), []
         for number, batch in enumerate(tiny.batches(3)):
             if number == at and rank == 1:
                 settle = program.updates.settle
@@ -109,7 +109,7 @@ def overflowing(rank: int, world: int, plan: dict, at: int) -> tuple[list[bool],
             program.step(batch, accumulate=True)
             skipped.append(program.skipped)
         program.optimizer.step()
-        after = program.full_state_dict()
+        after = dict(program.full_state_dict())
         assert program.updates.rates is not None
         updates = program.updates.rates.updates
         program.step(next(tiny.batches(1)), accumulate=True)

@@ -62,11 +62,11 @@ def after_a_bad_batch(rank: int, world: int, plan: dict) -> tuple[str, bool, boo
         text = refused(lambda: program.step(second))
         left = any(h.gradient is not None for h in program.held)
         update(program, second)
-        found = program.full_state_dict()
+        found = dict(program.full_state_dict())
     with made(plan, late=False) as program:
         update(program, first)
         update(program, second)
-        return text, lost, left, found, program.full_state_dict()
+        return text, lost, left, found, dict(program.full_state_dict())
 
 
 @pytest.mark.parametrize("plan", sampled(PLANS, ["zero3", "pp2 dp2 zero1"]))
@@ -84,11 +84,11 @@ def accumulated(rank: int, world: int) -> tuple[str, bool]:
     first, bad, second = batches()
     with made(PLANS["dp2 tp2"]) as program:
         update(program, first)
-        before = program.full_state_dict()
+        before = dict(program.full_state_dict())
         program.step(bad)
         text = refused(lambda: program.step(second, accumulate=True))
         program.optimizer.step()
-        after = program.full_state_dict()
+        after = dict(program.full_state_dict())
         return text, all(torch.equal(before[name], after[name]) for name in before)
 
 

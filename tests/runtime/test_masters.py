@@ -143,12 +143,12 @@ def test_an_overflow_leaves_masters_and_parameters_alone(pool: RankPool, plan: s
 
 def clipped(rank: int, world: int, plan: str) -> tuple[float, float, dict, dict, dict]:
     with made(plan, **SGD) as program:
-        before = program.full_state_dict()
+        before = dict(program.full_state_dict())
         program.step(next(tiny.batches(1)))
         norm = float(program.clip_grad_norm_(0.01))
         again, gradients = float(program.clip_grad_norm_(1.0)), program.full_grads()
         program.optimizer.step()
-        return norm, again, before, gradients, program.full_state_dict()
+        return norm, again, before, gradients, dict(program.full_state_dict())
 
 
 @pytest.mark.parametrize("plan", sampled(PLANS, ["tied over pp2", "zero3"]))
@@ -184,7 +184,7 @@ def resumed(rank: int, world: int, plan: str, folder: str, saves: bool) -> dict[
             program.save_checkpoint(Path(folder) / "step-2")
         else:
             program.load_checkpoint(Path(folder) / "step-2")
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 AWAY = ("zero3", "dp2 tp2")

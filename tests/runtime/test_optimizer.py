@@ -69,7 +69,7 @@ def on_a_rank(rank: int, world: int, plan: dict, how: Training) -> tuple[Mapping
         for batch in tiny.batches(STEPS):
             program.step(batch)
             program.optimizer.step()
-        return program.full_state_dict(), elements(program)
+        return dict(program.full_state_dict()), elements(program)
 
 
 def elements(program: Program) -> tuple[int, int]:
@@ -159,7 +159,7 @@ def part_of_a_run(rank: int, world: int, plan: dict, how: Training, folder: str,
             program.optimizer.step()
         if end < 4:
             program.save_checkpoint(folder)
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 @pytest.mark.parametrize("name", sampled(["lamb", "adafactor", "muon", "rprop"], ["muon"]))

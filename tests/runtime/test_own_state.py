@@ -92,15 +92,15 @@ def averaged(rank: int, world: int, plan: dict) -> float:
     """An average of the weights of three steps, kept by the keys of the state, and read back whole."""
     with made(plan, how("adamw")) as program:
         mean = {name: value.clone() for name, value in program.state_dict().items()}
-        whole = [program.full_state_dict()]
+        whole = [dict(program.full_state_dict())]
         for batch in tiny.batches(2):
             trained(program, [batch])
-            whole.append(program.full_state_dict())
+            whole.append(dict(program.full_state_dict()))
             with torch.no_grad():
                 for name, value in program.state_dict().items():
                     mean[name].lerp_(value, 1 / len(whole))
         program.load_state_dict(mean)
-        found = program.full_state_dict()
+        found = dict(program.full_state_dict())
         wanted = {name: torch.stack([one[name] for one in whole]).mean(0) for name in found}
         return max((float((found[name] - wanted[name]).abs().max()) for name in found), default=0.0)
 
@@ -115,12 +115,12 @@ def through_torchs_checkpoint(rank: int, world: int, plan: dict, other: dict, fo
     with made(plan, how("adamw")) as program:
         trained(program, list(tiny.batches(2)))
         dcp.save(program.state_dict(), checkpoint_id=folder)
-        wanted = program.full_state_dict()
+        wanted = dict(program.full_state_dict())
     with made(other, how("adamw")) as program:
         state = program.state_dict()
         dcp.load(state, checkpoint_id=folder)
         program.load_state_dict(state)
-        found = program.full_state_dict()
+        found = dict(program.full_state_dict())
         return max((float((found[name] - wanted[name]).abs().max()) for name in found), default=0.0)
 
 

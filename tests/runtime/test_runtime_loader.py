@@ -45,7 +45,7 @@ def in_two_goes(rank: int, world: int, folder: str) -> tuple[list, bool]:
     with new_program() as program:
         loader = DataLoader(rows(4 * tiny.BATCH + 3), batch_size=tiny.BATCH)
         told.append(train_to_the_end(program, loader, where / "whole"))
-        whole = program.full_state_dict()
+        whole = dict(program.full_state_dict())
     with new_program() as program:
         first = DataLoader(Subset(loader.dataset, range(2 * tiny.BATCH)), batch_size=tiny.BATCH)
         told.append(train_to_the_end(program, first, where / "half"))
@@ -53,7 +53,7 @@ def in_two_goes(rank: int, world: int, folder: str) -> tuple[list, bool]:
         position = program.load_checkpoint(where / "half")["position"]
         assert isinstance(position, int)
         told.append(train_to_the_end(program, loader, where / "rest", position))
-        found = program.full_state_dict()
+        found = dict(program.full_state_dict())
         return told, all(torch.equal(found[name], whole[name]) for name in whole)
 
 

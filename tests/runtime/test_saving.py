@@ -66,7 +66,7 @@ def saved_while_training(rank: int, world: int, folder: str) -> tuple[list[bool]
     batches = list(tiny.batches(3))
     with started() as program, slow(0.5):
         train(program, batches[:1])
-        then = program.full_state_dict()
+        then = dict(program.full_state_dict())
         program.save_checkpoint(Path(folder) / "step-1", asynchronous=True)
         there = [(Path(folder) / "step-1").exists()]
         train(program, batches[1:])
@@ -78,7 +78,7 @@ def saved_while_training(rank: int, world: int, folder: str) -> tuple[list[bool]
 def load(rank: int, world: int, folder: str) -> tuple[Mapping[str, Tensor], int]:
     with new_program() as program:
         program.load_checkpoint(folder)
-        return program.full_state_dict(), program.steps
+        return dict(program.full_state_dict()), program.steps
 
 
 def test_an_asynchronous_save_holds_the_values_of_its_moment(pool: RankPool, tmp_path: Path) -> None:
@@ -96,10 +96,10 @@ def repeated_from_the_start(rank: int, world: int, folder: str) -> tuple[Mapping
     with started() as program:
         program.save_checkpoint(Path(folder) / "step-0")
         train(program, batches)
-        fresh = program.full_state_dict()
+        fresh = dict(program.full_state_dict())
         program.load_checkpoint(Path(folder) / "step-0")
         train(program, batches)
-        return fresh, program.full_state_dict()
+        return fresh, dict(program.full_state_dict())
 
 
 def test_a_checkpoint_of_before_the_first_update_brings_no_moments(pool: RankPool, tmp_path: Path) -> None:

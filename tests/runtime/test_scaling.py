@@ -47,7 +47,7 @@ def trained(rank: int, world: int, plan: dict, training: Training) -> tuple[list
             gradients = program.full_grads()
             program.optimizer.step()
         scale = program.updates.scaling.factor if program.updates.scaling else 0.0
-        return losses, gradients, program.full_state_dict(), scale
+        return losses, gradients, dict(program.full_state_dict()), scale
 
 
 @pytest.mark.parametrize("plan", sampled(PLANS, ["zero3", "offload"]))
@@ -175,7 +175,7 @@ def halves(rank: int, world: int, plan: dict, folder: str, first: bool) -> tuple
             program.optimizer.step()
         assert program.updates.scaling is not None
         rate = program.optimizer.param_groups[0]["lr"]
-        return program.full_state_dict(), program.updates.scaling.state_dict(), rate, program.steps
+        return dict(program.full_state_dict()), program.updates.scaling.state_dict(), rate, program.steps
 
 
 def test_scale_and_schedule_go_on_from_a_checkpoint(pool: RankPool, tmp_path: Path) -> None:

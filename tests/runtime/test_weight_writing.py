@@ -124,7 +124,7 @@ def damaged(rank: int, world: int, folder: str, places: list[int]) -> list[str]:
     with patch("autoplan.ir.checksums.STRETCH_BYTES", 64), new_program(PLANS[0]) as program:
         program.load_weights(tiny.reference(2).state_dict())
         program.save_weights(folder)
-        before = program.full_state_dict()
+        before = dict(program.full_state_dict())
         for place in places:
             if rank == 0:
                 flip(file, place)
@@ -137,7 +137,7 @@ def damaged(rank: int, world: int, folder: str, places: list[int]) -> list[str]:
             if rank == 0:
                 flip(file, place)
         dist.barrier()
-        after = program.full_state_dict()
+        after = dict(program.full_state_dict())
         assert all(torch.equal(after[name], before[name]) for name in before)
         program.load_weights(folder)
     return said

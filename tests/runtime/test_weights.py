@@ -92,11 +92,11 @@ def refused(rank: int, world: int, source: Source) -> tuple[str, bool]:
     """What was said, and whether everything was left as it was."""
     with Program(tiny.spec(pp=2, dp=2, zero=2), tiny.program(2)) as program:
         program.load_weights(tiny.reference().state_dict())
-        before = program.full_state_dict()
+        before = dict(program.full_state_dict())
         try:
             program.load_weights(source)
         except WeightsError as error:
-            after = program.full_state_dict()
+            after = dict(program.full_state_dict())
             return str(error), all(torch.equal(after[name], before[name]) for name in before)
         return "", False
 

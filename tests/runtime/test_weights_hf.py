@@ -35,7 +35,7 @@ def passed_on(rank: int, world: int, plan: str, source: str, target: str, most: 
     with autoplan.load(plan).program() as program:
         program.load_weights(source)
         program.save_weights(target, max_file_bytes=most)
-        return program.full_state_dict()
+        return dict(program.full_state_dict())
 
 
 def same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
@@ -105,16 +105,16 @@ def spares(rank: int, world: int, plan: str, other: str, source: str, folder: st
     """Whole state dicts: the plan's; loaded, saved and loaded from the checkpoint, and from the saved weights."""
     with autoplan.load(plan).program() as program:
         program.init_weights()
-        found = [program.full_state_dict()]
+        found = [dict(program.full_state_dict())]
         program.load_weights(source)
         program.save_checkpoint(Path(folder) / "checkpoint")
         program.save_weights(Path(folder) / "weights")
-        found.append(program.full_state_dict())
+        found.append(dict(program.full_state_dict()))
     with autoplan.load(other).program() as program:
         program.load_checkpoint(Path(folder) / "checkpoint")
-        found.append(program.full_state_dict())
+        found.append(dict(program.full_state_dict()))
         program.load_weights(Path(folder) / "weights")
-        found.append(program.full_state_dict())
+        found.append(dict(program.full_state_dict()))
     return found
 
 

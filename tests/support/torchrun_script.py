@@ -37,7 +37,7 @@ def main(batch_file: str, weights: str, results: str, *folders: str) -> None:
         gradients = program.full_grads()
         program.optimizer.step()
         program.optimizer.zero_grad()
-        state = program.full_state_dict()
+        state = dict(program.full_state_dict())
         if dist.get_rank() == 0:
             found = {"loss": loss.cpu(), "gradients": gradients, "state": state}
             torch.save(found, Path(results) / f"{Path(folder).name}.pt")

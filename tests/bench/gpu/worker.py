@@ -30,7 +30,7 @@ def main(device: str, folder: str, weights: str, steps: int) -> None:
             program.optimizer.zero_grad()
             program.step(batch)
             program.optimizer.step()
-        found = program.full_state_dict()
+        found = dict(program.full_state_dict())
         if dist.get_rank() == 0:
             torch.save(found, weights)
         dist.barrier()

@@ -58,7 +58,7 @@ def run(job: Job) -> None:
         program.optimizer.step()
         if step + 1 in job.saves:
             program.save_checkpoint(work / f"step-{step + 1}")
-    state = program.full_state_dict()
+    state = dict(program.full_state_dict())
     if dist.get_rank() == 0:
         (work / f"losses-{job.last}.json").write_text(json.dumps(losses))
         torch.save(state, work / "state.pt")
