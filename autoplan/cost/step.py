@@ -101,7 +101,7 @@ def in_one_pass(training: Training | Inference) -> bool:
     if not isinstance(training, Training) or training.optimizer not in FUSED:
         return False
     options = training.optimizer_settings()
-    return bool(options.get("fused", not options.get("foreach"))) and not options.get("differentiable")
+    return bool(options.get("fused", "foreach" not in options)) and not options.get("differentiable")
 
 
 def update_s(bytes: float, passes: float, data: DataAxis) -> float:

@@ -8,6 +8,7 @@ import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.errors import ParallelismError
 from autoplan.ir.typed_program import Compute, Lowered
 from autoplan.lower.after_search import program_of
+from autoplan.options import Parallelism
 from tests.support import zoo
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import parallelize_alone
@@ -37,3 +38,11 @@ def test_what_joins_the_rows_of_all_replicas_is_refused() -> None:
     model, batch, loss_fn = zoo.small("convnet")
     with pytest.raises(ParallelismError, match=r"local_steps=4: .* joins the rows of all replicas in every step"):
         parallelize_alone(model, "1x4 cpu", batch, loss_fn=loss_fn, parallelism="local-sgd")
+
+
+@pytest.mark.parametrize("steps", [None, 1])
+def test_an_outer_optimizer_without_local_steps_is_refused(steps: int | None) -> None:
+    model, batch, loss_fn = zoo.small("mlp")
+    pinned = Parallelism(dp=4, tp=1, pp=1, outer_optimizer="nesterov", local_steps=steps)
+    with pytest.raises(ParallelismError, match="outer_optimizer='nesterov' without local_steps"):
+        parallelize_alone(model, "1x4 cpu", batch, loss_fn=loss_fn, parallelism=pinned)

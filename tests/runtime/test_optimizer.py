@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from autoplan.cost.step import optimizer_states
+from autoplan.cost.step import in_one_pass, optimizer_states
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, Parameter, TensorType
 from autoplan.options import Training
 from autoplan.runtime.optim.optimizer import build_optimizer
-from autoplan.runtime.optim.optimizer_options import check_optimizer, known_classes
+from autoplan.runtime.optim.optimizer import in_one_pass as asked_of_torch
+from autoplan.runtime.optim.optimizer_options import check_optimizer, known_classes, options
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -172,6 +173,22 @@ def test_another_plan_goes_on_with_what_an_optimizer_kept(pool: RankPool, tmp_pa
     for key in wanted:
         difference = (found[key] - wanted[key]).norm() / wanted[key].norm()
         assert difference < 1e-9, f"{key} differs by {difference:.1e} of its norm"
+
+
+ASKED: tuple[dict[str, bool | None], ...] = (
+    {}, {"foreach": False}, {"foreach": True}, {"foreach": None}, {"fused": False}, {"fused": True},
+    {"maximize": True}, {"differentiable": True},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_the_account_says_in_one_pass_where_the_runtime_asks_for_it(name: str, asked: dict[str, bool | None]) -> None:
+    kind = known_classes()[name]
+    told = training(name, optimizer_options=asked)
+    given = options(kind, told)
+    found = asked_of_torch(kind, given, [torch.nn.Parameter(torch.zeros(1))]) | given
+    assert in_one_pass(told) == bool(found.get("fused"))
 
 
 def test_every_class_of_torch_is_run_here_or_refused() -> None:

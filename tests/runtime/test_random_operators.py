@@ -78,6 +78,11 @@ def test_numbers_are_uniform_differ_from_shard_to_shard_and_join_to_the_wholes()
     assert not torch.equal(whole, uniform(torch.empty(64, 64), 0, key=key, call=4))
 
 
+def test_numbers_lie_where_the_operand_does_wherever_the_key_is() -> None:
+    """Under randomness="per-rank" keys lie on the host."""
+    assert uniform(torch.empty(8, 4, device="meta"), 0, key=step_keys(0, 0, 1)[0], call=3).device.type == "meta"
+
+
 class Drawn(nn.Module):
     def __init__(self, draw: object) -> None:
         super().__init__()

@@ -49,8 +49,9 @@ def uniform(
     microbatch_dim: int | None = None, microbatches: int = 1,
 ) -> Tensor:  # fmt: skip
     """Numbers from 0 to below 1 in the shape and dtype of x, hashed as what ``dropout`` drops; ``number`` doesn't
-    matter, a call has one of its own. As many bits as x's dtype holds, 32 at most."""
-    words = hashed.words_of(key.view(-1), call, places_of(x.shape, dims, microbatch_dim, microbatches))
+    matter, a call has one of its own. As many bits as x's dtype holds, 32 at most. The key may lie on the host, where
+    ``dropout_by_rank`` takes it."""
+    words = hashed.words_of(key.view(-1).to(x.device), call, places_of(x.shape, dims, microbatch_dim, microbatches))
     bits = min(32, round(-math.log2(torch.finfo(x.dtype).eps)))
     return ((words.to(torch.int64) & _WORD) >> (32 - bits)).to(x.dtype) * 2.0**-bits
 

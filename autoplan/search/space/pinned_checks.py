@@ -37,7 +37,7 @@ def check_supported(pinned: Parallelism) -> None:
     """ParallelismError for fields that exclude each other, whatever the cluster."""
     raise_first(schedule_conflicts(pinned))
     raise_first(replica_conflicts(pinned))
-    if pinned.asynchronous:
+    if pinned.asynchronous or pinned.outer_optimizer:
         raise_first(asynchronous_conflicts(pinned))
 
 
