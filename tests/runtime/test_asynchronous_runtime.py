@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from autoplan.options import Training
+from autoplan.runtime.optim import outer_steps
 from autoplan.runtime.optim.lamb import Lamb
 from autoplan.runtime.optim.outer_steps import OuterSteps
 from autoplan.runtime.program import Program
@@ -207,6 +210,27 @@ def into_outer(rank: int, world: int, folder: str) -> tuple[bool, bool]:
 
 def test_a_synchronous_checkpoint_begins_a_round(pool: RankPool, tmp_path: Path) -> None:
     assert pool.run(into_outer, str(tmp_path / "saved")) == [(True, True)] * 4
+
+
+def in_small_buckets(rank: int, world: int) -> tuple[list[int], tuple[list[float], Mapping[str, Tensor]]]:
+    """How many changes stand whenever an outer optimizer updates, where each bucket has one parameter; and the run."""
+    stood: list[int] = []
+
+    def step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if all(group["lr"] == SLOWER.outer_learning_rate for group in optimizer.param_groups):
+            stood.append(sum(p.grad is not None for group in optimizer.param_groups for p in group["params"]))
+
+    handle = register_optimizer_step_pre_hook(step)
+    with patch.object(outer_steps, "cut", lambda sizes: [range(n, n + 1) for n in range(len(sizes))]):
+        found = train(rank, world, LOCAL["dp4"], SLOWER, "outer")
+    handle.remove()
+    return stood, found
+
+
+def test_an_outer_update_has_no_more_than_a_bucket_beside_what_is_kept(pool: RankPool) -> None:
+    stood, found = pool.run(in_small_buckets)[0]
+    assert set(stood) == {1} and len(stood) >= STEPS // EVERY * len(list(tiny.reference().parameters()))
+    assert_same(found, simulated(LOCAL["dp4"], SLOWER, "outer"))
 
 
 def test_a_synchronous_checkpoint_is_both_versions(pool: RankPool, tmp_path: Path) -> None:

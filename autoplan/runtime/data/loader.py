@@ -39,10 +39,11 @@ class Batches:
     def __init__(self, spec: ProgramSpec, loader: Iterable[Batch], position: int = 0) -> None:
         self.spec, self.loader, self.position = spec, loader, position
         self.ended = ""  # once a pass is done
+        self.passed = 0  # batches of an iterator that can be gone through once
 
     def __iter__(self) -> Iterator[Batch]:
         if self.ended:
-            self.position, self.ended = 0, ""
+            self.position, self.ended, self.passed = 0, "", 0
         given = iter(self.loader)
         first = self.skip(given)
         while True:
@@ -55,6 +56,7 @@ class Batches:
                 break
             assert batch is not None
             self.position += 1
+            self.passed = self.position if given is self.loader else 0
             yield batch
         self.ended = f"the data ended after {self.position} batches" + " on another rank" * (batch is not None)
         if some_refused or least > 0:
@@ -68,7 +70,7 @@ class Batches:
     def skip(self, given: Iterator[Batch]) -> int:
         """Passes over the batches of earlier runs; the rows of the first of them."""
         first = 0
-        for done in range(self.position):
+        for done in range(self.passed, self.position):
             batch = next(given, None)
             if batch is None:
                 raise InputsError(

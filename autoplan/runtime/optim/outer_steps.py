@@ -10,7 +10,7 @@ and all begin the next round with θ. The inner optimizer's moments stay each re
 than the parameters. Before a checkpoint the replicas are averaged, moments too, as under local SGD.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -46,29 +46,31 @@ class OuterSteps(LocalSteps):
         self.begin()
 
     def round(self) -> None:
-        """One outer update, after which every replica has its result."""
+        """One outer update, after which every replica has its result; bucket by bucket, so that no more stands beside
+        the inner gradients than one."""
         values = {h.name: h.values for h in self.held if h.name in self.begun}
-        with torch.no_grad():
-            for name, mean in self.means(values).items():
-                self.begun[name].grad = mean.neg_().add_(self.begun[name])
-        if self.outer is not None:
+        for means in self.means(values):
+            assert self.outer is not None
+            with torch.no_grad():
+                for name, mean in means.items():
+                    self.begun[name].grad = mean.neg_().add_(self.begun[name])
             self.outer.step()
             self.outer.zero_grad()
-        with torch.no_grad():
-            for name, value in values.items():
-                value.copy_(self.begun[name])
+            with torch.no_grad():
+                for name in means:
+                    values[name].copy_(self.begun[name])
         publish(self.held)
 
-    def means(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The replicas' means by the same names, bucket by bucket."""
-        found, names = {}, {id(value): name for name, value in values.items()}
+    @torch.no_grad()
+    def means(self, values: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        """The replicas' means by the same names, a bucket at a time."""
+        names = {id(value): name for name, value in values.items()}
         for tensors in by_kind(list(values.values())):
             for places in cut([t.numel() * t.element_size() for t in tensors]):
                 bucket = [tensors[i] for i in places]
                 mean = self.mean(torch.cat([t.reshape(-1) for t in bucket]))
-                for tensor, part in zip(bucket, mean.split([t.numel() for t in bucket]), strict=True):
-                    found[names[id(tensor)]] = part.view_as(tensor)
-        return found
+                parts = mean.split([t.numel() for t in bucket])
+                yield {names[id(t)]: part.view_as(t) for t, part in zip(bucket, parts, strict=True)}
 
     @torch.no_grad()
     def begin(self) -> None:
