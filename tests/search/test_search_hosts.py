@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoplan.cluster import ClusterSpec
@@ -19,13 +21,16 @@ MODEL = llama(layers=32, batch=256, seq=2048, hidden=4096, ffn=14336, heads=32, 
 SHORT = "1x2 h100-sxm"
 
 
-def plan(cluster: str, **pinned: str) -> Chosen:
+TIGHT = replace(ClusterSpec.parse(SHORT), memory_bytes=74_000_000_000)
+
+
+def plan(cluster: str | ClusterSpec, **pinned: str) -> Chosen:
     with alone():
-        return search(MODEL, ClusterSpec.parse(cluster), MIXED, Parallelism(**pinned))[0]  # type: ignore[arg-type]
+        return search(MODEL, ClusterSpec.of(cluster), MIXED, Parallelism(**pinned))[0]  # type: ignore[arg-type]
 
 
 def test_the_optimizer_goes_to_the_host_where_that_is_quicker() -> None:
-    free, kept = plan(SHORT), plan(SHORT, offload="none")
+    free, kept = plan(TIGHT), plan(TIGHT, offload="none")
     assert free.parallelism.offload == "optimizer" and kept.parallelism.offload is None
     assert free.predicted.step_time_s < 0.98 * kept.predicted.step_time_s
 

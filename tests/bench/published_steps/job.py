@@ -74,7 +74,7 @@ def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
         notes.append("what sequence parallelism gathers is gathered again, as our selective recomputation does")
     training = Training(
         optimizer="adamw", precision=recipe.precision, clip_grad_norm=CLIPPED, compile=recipe.compiled,
-        reduce_dtype="bf16" if recipe.gradient_bytes == 2 else None,
+        reduce_dtype="bf16" if recipe.gradient_bytes == 2 else None, randomness="per-rank",
     )  # fmt: skip
     if not recipe.fused_attention:
         settings = (*settings, "attn_implementation=eager")

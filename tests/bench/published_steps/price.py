@@ -12,6 +12,7 @@ import torch
 from autoplan.compile import traced_model
 from autoplan.errors import AutoplanError
 from autoplan.ir.graph import Block, Model, Node, Ref
+from autoplan.ir.randomness import with_randomness
 from autoplan.models.inputs import resolve_inputs
 from autoplan.models.named import resolve_model
 from autoplan.options import Training
@@ -76,6 +77,7 @@ def trace(traced: Traced, job: Job) -> Model:
     inputs = resolve_inputs(module, request.example_inputs, job.cluster.devices)
     training = Training(precision=traced.precision)
     model = with_batch_moves(traced_model(module, inputs, request.loss_fn, training))
+    model = with_randomness(model, "per-rank")  # as every one of these trainers draws
     changes = [change for given, change in ((traced.apart, dropped_apart), (traced.lean, lean_loss)) if given]
     return replace(model, blocks=tuple(reduce(lambda made, change: change(made), changes, b) for b in model.blocks))
 
