@@ -78,8 +78,7 @@ def best_first(
     The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
     hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
     then given up. A glance at the first gives a plan of each, whose time limits all others: at once for as long as
-    that helps, then when all others are done. What takes least at a glance is searched first, since its time spares
-    the others theirs.
+    that helps, then when all others are done.
     """
     tight = FLOOR if not work.budget.quick else LIMITED
     queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
@@ -147,10 +146,14 @@ class Waiting:
                 self.glances_s[candidate] = found.step_s
 
     def in_order(self, best: Evaluated | None) -> list[Candidate]:
-        """Those of the quickest glances first, after a glance at those that had none."""
+        """In the order of their bounds, after a glance at those that had none. Of one that is searched on its own only
+        those of the quickest glances first: under a limit that one of them sets, the search of another whose glance
+        is slow would be given up before it comes near."""
         for candidate in list(self.glances_s)[self.glances :]:
             if self.work.bounds[candidate] < self.limit_s(best):
                 self.glance(candidate, self.limit_s(best))
+        if self.work.budget.searched is None:
+            return list(self.glances_s)
         return sorted(self.glances_s, key=self.glances_s.__getitem__)
 
 
