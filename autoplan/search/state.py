@@ -19,7 +19,7 @@ from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.intra_op.problem_inputs import Prepared, prepare
 from autoplan.search.operator_problems import Key, OperatorProblems, uses_tensor_axis
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
-from autoplan.search.space.pinned_checks import check_offload, check_pinned, no_setting
+from autoplan.search.space.pinned_checks import check_offload, check_pinned, check_trained, no_setting
 from autoplan.search.space.sizes import experts_of, tokens_of
 
 
@@ -174,6 +174,7 @@ def begin(
     """Everything that stands before the first candidate: rules, the batch's axes, checks of what is pinned."""
     trains = isinstance(training, Training)
     check_offload(parallelism, cluster, training)
+    check_trained(parallelism, training)
     check_targets(constraints, model)
     prepared = prepare(model, constraints, fuses=training.compile, training=trains, apart=training.apart)
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)

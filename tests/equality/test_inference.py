@@ -15,7 +15,7 @@ from torch import Tensor
 
 import autoplan
 from autoplan import Inference
-from autoplan.errors import ForwardOnlyError, InputsError, VerificationError
+from autoplan.errors import ForwardOnlyError, InputsError, ParallelismError, VerificationError
 from autoplan.runtime.inference.inference_program import OF_TRAINING, InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.verify import inference as verifying
@@ -156,3 +156,11 @@ def test_the_exported_folder_runs(mlp: Planned, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0 and "result [5, 12]" in done.stdout, done.stderr
     assert torch.allclose(load_file(tmp_path / "result.safetensors")["result"], mlp.result(mlp.rows(5)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("asked", ["local-sgd", "diloco", "pipedream-2bw"])
+def test_a_rule_of_updates_is_refused(asked: str) -> None:
+    """There is none of them in a forward alone."""
+    module, batch, _ = zoo.small("mlp")
+    with pytest.raises(ParallelismError, match="with Inference.*a forward alone updates none"):
+        autoplan.parallelize(module, "1x4 cpu", batch, training=autoplan.Inference(), parallelism=asked)

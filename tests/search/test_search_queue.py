@@ -107,9 +107,10 @@ def queued(
     return [(asked, number) for asked, (number, _) in work.asked]
 
 
-def test_the_quickest_at_a_glance_is_searched_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_glance_puts_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are searched in the order of their bounds: a search far from its limit is given up."""
     asked = queued(monkeypatch, [4.0, 3.0, 2.0, 3.5], FULL)
-    assert [number for what, number in asked if what == "evaluate"] == [4, 2, 1, 3, 0]
+    assert [number for what, number in asked if what == "evaluate"] == [4, 0, 1, 2, 3]
 
 
 def test_glances_that_gain_nothing_wait_for_what_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,14 @@ def check_supported(pinned: Parallelism) -> None:
         raise_first(asynchronous_conflicts(pinned))
 
 
+def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
+    """ParallelismError where a forward alone is to follow a rule of updates."""
+    if isinstance(training, Inference) and pinned.asynchronous:
+        given = "local_steps" if pinned.steps_locally else "pipeline_schedule"
+        cause = "it says when weights are updated, and a forward alone updates none"
+        raise ParallelismError(f"{given}={getattr(pinned, given)!r} with Inference()", cause, "leave it out")
+
+
 def raise_first(conflicts: Iterator[Conflict]) -> None:
     for there, *error in conflicts:
         if there:
