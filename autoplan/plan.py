@@ -38,7 +38,8 @@ from autoplan.options import Inference, Parallelism, Training, is_whole
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import check_exportable
 from autoplan.runtime.data.microbatches import Batch
-from autoplan.runtime.elastic.launch import TIMEOUT_S
+from autoplan.runtime.elastic.launch import START_S, TIMEOUT_S
+from autoplan.runtime.elastic.world_size import folder_for_world
 from autoplan.runtime.inference.inference_program import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.start_values import starting_from
@@ -315,6 +316,20 @@ class Plan:
         checkpoints  a folder that may hold a ``step-<number>`` to go on from
         """
         check_start(self.record.model.name, self.record.start, weights, checkpoints)
+
+    def at_world_size(self, timeout_s: float = START_S) -> Plan:
+        """This plan, or, where torchrun started another number of processes, one for these: elastic training.
+
+        It is the same model, batch and training, searched anew on as many devices by the first process of each node,
+        and exported into this plan's folder, elastic/, once. Pins that don't suit so many are given up, which stderr
+        tells. Checkpoints of either plan go on in the other. LaunchError where there is no plan for so many.
+
+        timeout_s  longest that a process waits for the one that plans
+        """
+        if self.folder is None:
+            raise LaunchError("plan.at_world_size()", "this plan has no folder yet", "export it and load the folder")
+        folder = folder_for_world(self.folder, self.record.chosen.mesh.devices, timeout_s)
+        return self if folder == self.folder else load(folder)
 
     @keywords(InputsError)
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:

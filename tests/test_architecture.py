@@ -156,6 +156,7 @@ ORDER = (
     "compile",
     "replan",
     "plan",
+    "elastic",
     "integrations",
     "api",
     "comparison",

@@ -2,5 +2,5 @@
 
 Order: `stderr_messages` (errors and notes on stderr), `rendezvous` (processes of one start find one another),
 `hang_report` (who is behind), `watchdog` (ends a world that hangs), `stop_request` (SIGTERM, heard by all ranks alike),
-`launch` (starts and ends the world).
+`launch` (starts and ends the world), `world_size` (a plan for as many processes as there are).
 """

@@ -1,0 +1,115 @@
+"""Another number of processes than the plan's: a plan for them is found from its record, once, and training goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import autoplan
+from autoplan.cluster import ClusterSpec
+from autoplan.elastic import main, replanned, requests, resized
+from autoplan.errors import AutoplanError, LaunchError
+from autoplan.options import Parallelism, Training
+from autoplan.runtime.elastic import world_size
+from tests.support import zoo
+from tests.support.planning import parallelize_alone
+
+NODES = {  # (cluster, processes, of each node): the devices of each node, and nodes
+    ("4x2 cpu", 6, 2): (2, 3),
+    ("1x8 cpu", 6, 2): (2, 3),
+    ("1x8 cpu", 16, 8): (8, 2),
+    ("2x4 cpu", 4, 4): (4, 1),
+    ("2x8 h100-sxm", 8, 4): (4, 2),
+    ("2x4 cpu", 3, 3): (3, 1),
+}
+
+
+@pytest.mark.parametrize("given", NODES, ids=str)
+def test_the_cluster_is_what_is_there(given: tuple[str, int, int]) -> None:
+    found = resized(ClusterSpec.parse(given[0]), *given[1:])
+    assert (found.devices_per_node, found.nodes) == NODES[given] and found.devices == given[1]
+
+
+def test_levels_are_kept_where_they_divide() -> None:
+    levels = (("pod", 4, "ib-ndr"), ("all", 2, "ib-ndr"))
+    pods = ClusterSpec(nodes=8, devices_per_node=8, device="h100-sxm", levels=levels)
+    assert resized(pods, 32, 8).levels[-1].size == 1
+    assert resized(pods, 24, 8).levels == () and resized(pods, 24, 8).devices == 24
+
+
+def test_what_is_there_may_not_be_known() -> None:
+    unlike = ClusterSpec(groups=((1, 8, "h100-sxm"), (1, 8, "a100-sxm-80gb")))
+    with pytest.raises(LaunchError, match="nodes of several kinds"):
+        resized(unlike, 8, 8)
+    with pytest.raises(LaunchError, match="no whole number of nodes of 3"):
+        resized(ClusterSpec.parse("2x4 cpu"), 7, 3)
+
+
+def test_pins_are_given_up_in_turn_but_never_the_rule_of_a_step() -> None:
+    told = [said for _, said in requests(Parallelism(dp=2, pp=2, zero=1))]
+    assert told == ["", "dp, pp found anew", "dp, pp, zero found anew"]
+    local = list(requests(Parallelism(dp=4, local_steps=4)))
+    assert [one.local_steps for one, _ in local if isinstance(one, Parallelism)] == [4, 4]
+    assert list(requests("zero3")) == [("zero3", "")]
+    gpipe = requests(Parallelism(pipeline_schedule="gpipe"))
+    assert [said for _, said in gpipe] == ["", "pipeline_schedule found anew"]
+    assert [said for _, said in requests(Parallelism(micro_batch=2))] == ["", "micro_batch found anew"]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    module, batch, loss_fn = zoo.small("mlp")
+    pins = Parallelism(dp=2, tp=2, pp=1)
+    plan = parallelize_alone(
+        module, "1x4 cpu", batch, loss_fn=loss_fn, training=Training(compile=False), parallelism=pins
+    )
+    return plan.export(tmp_path_factory.mktemp("elastic") / "out")
+
+
+def test_another_size_is_planned_once_and_loaded_by_all(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = autoplan.load(exported)
+    for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "0", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert plan.at_world_size() is plan
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    found = plan.at_world_size()
+    assert found.record.chosen.mesh.devices == 2 and found.record.model == plan.record.model
+    assert found.record.training == plan.record.training and found.predicted.step_time_s > 0
+    monkeypatch.setattr(world_size, "PLANNER", "no.such.module")
+    assert plan.at_world_size().record == found.record
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert plan.at_world_size().record == found.record
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(LaunchError, match=r"a plan for 1 processes: the first process of this node made no plan"):
+        plan.at_world_size(timeout_s=0.1)
+
+
+def test_what_cannot_be_planned_is_told_and_leaves_nothing(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    module, batch, loss_fn = zoo.small("mlp")
+    pins, training = Parallelism(dp=4, tp=1, pp=1, local_steps=4), Training(compile=False)
+    plan = parallelize_alone(module, "1x4 cpu", batch, loss_fn=loss_fn, training=training, parallelism=pins)
+    folder = plan.export(tmp_path / "out")
+    with pytest.raises(AutoplanError):
+        replanned(autoplan.load(folder), 1, 1)
+    assert main([str(folder), "1", "1", str(folder / "elastic" / "1")]) == world_size.TOLD
+    assert "local_steps=4: no mesh of 1 devices" in capsys.readouterr().err and not (folder / "elastic").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "elastic").write_text("a file")
+    assert main([str(exported), "2", "2", str(tmp_path / "elastic" / "2")]) == world_size.TOLD
+    assert "can't be written" in capsys.readouterr().err
+
+
+def test_without_torchrun_there_is_no_other_size(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(LaunchError, match="start it with torchrun"):
+        autoplan.load(exported).at_world_size()
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "x")
+    with pytest.raises(LaunchError, match="WORLD_SIZE=x"):
+        autoplan.load(exported).at_world_size()
