@@ -65,7 +65,8 @@ def plan_apart(folder: Path, ranks: int, per_node: int, target: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, env=without_ranks())
     if ended.returncode:
         said = ended.stderr.strip() or f"planning ended with exit status {ended.returncode}"
-        cause, remedy = said if ended.returncode == TOLD else said.splitlines()[-1], "mend that, or start another number of them"
+        cause = said if ended.returncode == TOLD else said.splitlines()[-1]
+        remedy = "mend that, or start another number of them"
         raise LaunchError(f"{ranks} processes", f"there is no plan for them: {cause}", remedy)
     sys.stderr.write(ended.stderr)
 
