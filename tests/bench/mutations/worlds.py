@@ -28,7 +28,7 @@ PLANS: Mapping[str, tuple[int, bool, Parallelism]] = {
         Parallelism(dp=1, tp=1, pp=2, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2),
     ),
     "ring": (4, False, Parallelism(dp=1, cp=4, tp=1, pp=1, micro_batch=4, cp_attention="ring")),
-    "experts": (4, True, Parallelism(dp=2, ep=2, tp=1, pp=1, zero=1, micro_batch=2)),
+    "experts": (4, True, Parallelism(dp=4, ep=2, tp=1, pp=1, zero=1, micro_batch=2)),
 }  # fmt: skip
 """(devices, whether it is a mixture of experts, what is pinned)"""
 
