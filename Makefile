@@ -11,6 +11,7 @@
 #                   the same sources found (build/models_wide.json), WIDE="--seconds 600" stops early
 # make starts       models that set their own values, planned from their function and their values: equal at the start
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
+# make elastic     a node of a training killed and one come back, 8 ranks, 6, 8: every loss is one process's
 # make corruptions  700 damaged checkpoints, weights and plan folders each: refused, or the same values; none unnoticed
 # make journeys     a new user in an empty folder: own model, Hugging Face folder, Trainer; planned to evaluated
 # make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
@@ -58,7 +59,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems convergence zoo zoo-wide journeys attacks corruptions test-kill mutations rehearsals two-nodes validate prices plans recipes exported-configs rules reference docs demo bench-plan bench-search bench-jobs bench-laws bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems convergence zoo zoo-wide journeys attacks corruptions elastic test-kill mutations rehearsals two-nodes validate prices plans recipes exported-configs rules reference docs demo bench-plan bench-search bench-jobs bench-laws bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -117,6 +118,9 @@ attacks: $(DEV)
 test-kill: $(DEV)
 	$(BIN)/python -m tests.kill --times 50
 	$(BIN)/python -m tests.kill --two-jobs 20
+
+elastic: $(DEV)
+	$(BIN)/python -W ignore -m tests.kill.elastic
 
 corruptions: $(DEV)
 	$(BIN)/python -m tests.corruptions

@@ -19,7 +19,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import AutoplanError, DoesNotFitError, LaunchError, ParallelismError
 from autoplan.options import Parallelism
 from autoplan.plan import Plan, load
-from autoplan.runtime.elastic.world_size import TOLD
+from autoplan.runtime.elastic.world_size import PLAN, TOLD
 
 SIZES = ("dp", "tp", "pp", "cp", "ep", "etp", "tensor", "dp_replicate", "virtual_stages", "micro_batch")
 
@@ -75,11 +75,9 @@ def main(arguments: Sequence[str]) -> int:
         target.parent.mkdir(exist_ok=True)
         own = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
         try:
-            exported = plan.export(own / "out")
-            if not target.exists():  # where nodes share a folder, one of them was first
-                exported.rename(target)
+            plan.export(own / "out").rename(target)
         except OSError:
-            if not target.exists():
+            if not (target / PLAN).exists():  # else another node, which shares the folder, was first
                 raise
         finally:
             shutil.rmtree(own, ignore_errors=True)

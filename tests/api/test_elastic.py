@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,11 @@ def test_another_size_is_planned_once_and_loaded_by_all(exported: Path, monkeypa
     found = plan.at_world_size()
     assert found.record.chosen.mesh.devices == 2 and found.record.model == plan.record.model
     assert found.record.training == plan.record.training and found.predicted.step_time_s > 0
+    written = exported / "elastic" / f"1x2-{found.folder.name[4:]}"
+    assert found.folder == written
+    shutil.rmtree(written)
+    written.mkdir()
+    assert plan.at_world_size().record == found.record  # a folder without a plan is none
     monkeypatch.setattr(world_size, "PLANNER", "no.such.module")
     assert plan.at_world_size().record == found.record
     monkeypatch.setenv("LOCAL_RANK", "1")

@@ -3,7 +3,6 @@ dropped, a run that stops and goes on repeats the one that doesn't."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +10,15 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 import autoplan
 from autoplan.options import Parallelism, Training
-from autoplan.plan import Plan
 from autoplan.runtime import ops
 from autoplan.verify.local_ranks import RankPool
-from autoplan.verify.variants import in_float64
 from tests.runtime.test_dropout_resume import onwards, unbroken, until
 from tests.support import zoo
+from tests.support.exported_plans import exported_plans
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import sampled
 
@@ -40,17 +37,7 @@ PLANS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """A plan exported when it is first asked for, and the weights beside it."""
-    module, batch, _ = zoo.small(MODEL, layers=LAYERS, dropout=P)
-
-    @functools.cache
-    def exported(name: str) -> str:
-        plan = parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=PLANS[name])
-        found = Plan(in_float64(plan.record)).export(tmp_path_factory.mktemp("plan") / "out")
-        save_file({k: v.clone().contiguous() for k, v in module.state_dict().items()}, found / "weights.safetensors")
-        return str(found)
-
-    return exported
+    return exported_plans(tmp_path_factory, MODEL, LAYERS, P, TRAINING, PLANS)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def folder_for_world(folder: Path, devices: int, timeout_s: float) -> Path:
     ranks, per_node, local = map(int, given)
     if devices == ranks:
         return folder
-    target = target_of(folder, ranks)
+    target = target_of(folder, ranks, per_node)
     if not (target / PLAN).exists() and local == 0:
         plan_apart(folder, ranks, per_node, target)
     until = time.monotonic() + timeout_s
@@ -54,9 +54,9 @@ def folder_for_world(folder: Path, devices: int, timeout_s: float) -> Path:
     return target
 
 
-def target_of(folder: Path, ranks: int) -> Path:
-    """Where the plan for so many processes lies; another plan in the folder has others."""
-    return folder / FOLDER / f"{ranks}-{bytes_hash((folder / PLAN).read_bytes())[:12]}"
+def target_of(folder: Path, ranks: int, per_node: int) -> Path:
+    """Where the plan for so many processes, so many a node, lies; another plan in the folder has others."""
+    return folder / FOLDER / f"{ranks // per_node}x{per_node}-{bytes_hash((folder / PLAN).read_bytes())[:12]}"
 
 
 def plan_apart(folder: Path, ranks: int, per_node: int, target: Path) -> None:
