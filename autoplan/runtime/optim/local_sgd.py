@@ -69,9 +69,9 @@ class LocalSteps:
     def average(self) -> None:
         """Makes all replicas one, their mean, in place."""
         parameters = [h.values for h in self.held if h.stored.trainable]
-        for tensors in by_kind([*parameters, *self.moments()]):
-            for places in cut([t.numel() * t.element_size() for t in tensors]):
-                self.average_bucket([tensors[i] for i in places])
+        for bucket in self.means([*parameters, *self.moments()]):
+            for tensor, mean in bucket:
+                tensor.copy_(mean)
         publish(self.held)
 
     @contextmanager
@@ -89,10 +89,14 @@ class LocalSteps:
                 parameter.copy_(values)
             publish(self.held)
 
-    def average_bucket(self, tensors: Sequence[Tensor]) -> None:
-        mean = self.mean(torch.cat([t.reshape(-1) for t in tensors]))
-        for tensor, part in zip(tensors, mean.split([t.numel() for t in tensors]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+    def means(self, tensors: Sequence[Tensor]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Each tensor with the replicas' mean of it, a bucket at a time."""
+        for alike in by_kind(tensors):
+            for places in cut([t.numel() * t.element_size() for t in alike]):
+                bucket = [alike[i] for i in places]
+                mean = self.mean(torch.cat([t.reshape(-1) for t in bucket]))
+                parts = mean.split([t.numel() for t in bucket])
+                yield [(t, part.view_as(t)) for t, part in zip(bucket, parts, strict=True)]
 
     def mean(self, values: Tensor) -> Tensor:
         """The replicas' mean of a tensor, as a new one on every rank of the axis; all of them call it."""

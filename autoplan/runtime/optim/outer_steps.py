@@ -10,16 +10,15 @@ and all begin the next round with θ. The inner optimizer's moments stay each re
 than the parameters. Before a checkpoint the replicas are averaged, moments too, as under local SGD.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from autoplan.ir.buckets import cut
 from autoplan.options import Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.optim.local_sgd import LocalSteps, by_kind
+from autoplan.runtime.optim.local_sgd import LocalSteps
 from autoplan.runtime.optim.masters import publish
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, ProgramSpec
@@ -45,32 +44,21 @@ class OuterSteps(LocalSteps):
         self.outer = SGD(self.begun.values(), rate, momentum, nesterov=True) if self.begun else None
         self.begin()
 
+    @torch.no_grad()
     def round(self) -> None:
         """One outer update, after which every replica has its result; bucket by bucket, so that no more stands beside
         the inner gradients than one."""
-        values = {h.name: h.values for h in self.held if h.name in self.begun}
-        for means in self.means(values):
+        trained = [(h.values, self.begun[h.name]) for h in self.held if h.name in self.begun]
+        begun = {id(value): one for value, one in trained}
+        for bucket in self.means([value for value, _ in trained]):
             assert self.outer is not None
-            with torch.no_grad():
-                for name, mean in means.items():
-                    self.begun[name].grad = mean.neg_().add_(self.begun[name])
+            for value, mean in bucket:
+                begun[id(value)].grad = mean.neg_().add_(begun[id(value)].detach())
             self.outer.step()
             self.outer.zero_grad()
-            with torch.no_grad():
-                for name in means:
-                    values[name].copy_(self.begun[name])
+            for value, _ in bucket:
+                value.copy_(begun[id(value)].detach())
         publish(self.held)
-
-    @torch.no_grad()
-    def means(self, values: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-        """The replicas' means by the same names, a bucket at a time."""
-        names = {id(value): name for name, value in values.items()}
-        for tensors in by_kind(list(values.values())):
-            for places in cut([t.numel() * t.element_size() for t in tensors]):
-                bucket = [tensors[i] for i in places]
-                mean = self.mean(torch.cat([t.reshape(-1) for t in bucket]))
-                parts = mean.split([t.numel() for t in bucket])
-                yield {names[id(t)]: part.view_as(t) for t, part in zip(bucket, parts, strict=True)}
 
     @torch.no_grad()
     def begin(self) -> None:
