@@ -344,9 +344,16 @@ def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) ->
         forms=forms_of(record),
         resized=lambda sizes: program_at(record, sizes),
         forward_only=isinstance(record.training, Inference),
+        on_processors=on_processors(record.cluster),
         start=record.start,
         values=values_of(record.start, folder) if folder is not None else None,
     )
+
+
+def on_processors(cluster: ClusterSpec) -> bool:
+    """Whether a cluster's devices are processors: their memory is the host's own."""
+    host = cluster.profile()[0].host
+    return host is not None and host.own
 
 
 def values_of(start: Start, folder: str | os.PathLike) -> Path:

@@ -36,7 +36,7 @@ class Arriving:
 
     def read(self) -> list:
         """Its values as nested lists; waits for the device where they haven't arrived."""
-        if self.event is not None:
+        if self.event is not None and not self.event.query():
             self.event.synchronize()
         return self.memory.tolist()
 

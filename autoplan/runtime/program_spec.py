@@ -42,6 +42,7 @@ class ProgramSpec:
     unread             parameters and persistent buffers of the user's model that the program never reads
     forms              the forward alone for sizes of a batch; None for a program that was made by hand
     resized            the typed program of a step at other sizes, which program.py runs as it stands; likewise
+    on_processors      whether the plan's devices are processors: it runs there, whatever accelerator is beside
     forward_only       whether the plan is one of Inference(): ``training`` then says how values are stored, no more
     """
 
@@ -54,6 +55,7 @@ class ProgramSpec:
     forms: Callable[[BatchSizes], Form] | None = field(default=None, compare=False)
     resized: Callable[[BatchSizes], Lowered] | None = field(default=None, compare=False)
     forward_only: bool = False
+    on_processors: bool = False
     start: Start = field(default_factory=Start)
     values: Path | None = None
 

@@ -49,7 +49,7 @@ class RankModel:
         self, spec: ProgramSpec, module: ModuleType, timeout_s: float, groups: Iterable[tuple[str, ...]] = ()
     ) -> None:
         self.spec, self.module = spec, module
-        self.world = launch.join(spec.lowered.mesh, timeout_s)
+        self.world = launch.join(spec.lowered.mesh, timeout_s, spec.on_processors)
         self.watch, self.device, self.rank = self.world.watch, self.world.device, dist.get_rank()
         groups = (*spec.lowered.groups, *groups)
         self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)

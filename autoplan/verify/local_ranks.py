@@ -207,7 +207,7 @@ class RankPool:
 
 def can_fork() -> bool:
     """Whether a child can use torch after a fork: not with an accelerator's context, nor inside a process group."""
-    device = torch.accelerator.current_accelerator()
+    device = torch.accelerator.current_accelerator(check_available=True)
     started = device is not None and torch.get_device_module(device).is_initialized()
     return not started and not distributed.is_initialized()
 

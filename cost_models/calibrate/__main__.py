@@ -98,7 +98,7 @@ def _calibrate(options: argparse.Namespace, world: World) -> int:
 
 
 def _operators(world: World, known: Machine, budget_s: float, console: Console) -> list[Sample[Operator]]:
-    cases = sizes.operators(_DTYPES, "bfloat16" if known.accelerated else "float32")
+    cases = sizes.operators(_DTYPES, "bfloat16" if known.accelerated else "float32", known.accelerated)
     began = time.perf_counter()
     samples, rounds = measure(
         cases, lambda case: operators.start(case, world.device), operators.calls, world,

@@ -82,7 +82,7 @@ def join() -> World:
 
 def _device() -> torch.device:
     """This process' accelerator, or the CPU where there is none."""
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return torch.device("cpu")
     torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))

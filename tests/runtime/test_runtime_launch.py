@@ -158,8 +158,40 @@ def test_a_plan_for_one_device_needs_no_launcher(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     done = run_script(script)
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     assert done.returncode == 0 and done.stdout.startswith(device.type)
+
+
+def test_a_torch_with_cuda_runs_on_the_cpu_where_there_is_no_device(tmp_path: Path) -> None:
+    """As `pip install torch` gives it: the accelerator that it was built for is named whether there is one or not."""
+    script = tmp_path / "train.py"
+    built = "import torch\ndef built_for(check_available=False):\n"
+    built += "    return None if check_available else torch.device('cuda')\n"
+    script.write_text(built + "torch.accelerator.current_accelerator = built_for\n" + SCRIPT)
+    done = run_script(script)
+    assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
+
+
+ON_A_GPU = (
+    "import torch\ntorch.accelerator.current_accelerator = lambda check_available=False: torch.device('cuda')\n"
+    "torch.accelerator.device_count = lambda: 1\n"
+)
+
+
+def test_a_plan_for_processors_runs_there_beside_an_accelerator(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ON_A_GPU + SCRIPT.replace("tp=1)", "tp=1), on_processors=True"))
+    done = run_script(script)
+    assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
+
+
+def test_more_ranks_than_accelerators_are_told_without_a_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ON_A_GPU + SCRIPT)
+    done = run_script(script, environment={"LOCAL_RANK": "1"})
+    assert done.returncode == 2
+    assert "local rank 1: each needs a device of its own, and this machine shows 1 of cuda" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_torchrun_s_count_is_in_the_error() -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
+from autoplan.rehearsal.device.flops import flops_of
 from autoplan.rehearsal.device.process_groups import FakeGroup
 from autoplan.rehearsal.device.storages import Storages
 from autoplan.rehearsal.device.streams import NAME, FakeDevice
@@ -98,9 +98,7 @@ class Recorder:
         changes = function._schema.is_mutable and written and name not in _ORDERS
         if is_view(function) or name in _ALLOCATE or not (changes or fresh):
             return
-        flops = 0
-        if function._overloadpacket in flop_registry:
-            flops = int(flop_registry[function._overloadpacket](*args, **kwargs, out_val=result))
+        flops = flops_of(function, args, kwargs, result)
         moved = sum(x.numel() * x.element_size() for x in (*given, *written))
         self._note("operator", f"{space}.{name}", line=line, flops=flops, moved=moved)
 

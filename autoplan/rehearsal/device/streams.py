@@ -94,7 +94,8 @@ class FakeEvent:
             self.fake.listener.stopped("event.synchronize")
 
     def query(self) -> bool:
-        return True
+        """As ``synchronize`` has it: what was recorded in this turn hasn't been reached."""
+        return self.turn != self.fake.turn
 
 
 class FakeDevice:

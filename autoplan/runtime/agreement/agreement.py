@@ -26,6 +26,7 @@ from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.collectives.objects import from_all, unforeseen
 from autoplan.runtime.data.microbatches import Given
+from autoplan.runtime.elastic.launch import meeting_place
 from autoplan.runtime.program_spec import DATA
 
 NOBODY = -(1 << 63)  # in the place of another data rank
@@ -125,11 +126,6 @@ class Agreement:
             mine = Facts(call.name, call.step, call.added, form, given.rows, self.place, shared, split, tokens=tokens)
         everyone = from_all(mine)
         return failed or error_of(everyone)
-
-
-def meeting_place(device: torch.device) -> torch.device:
-    """Where all ranks' numbers are reduced: with the host where the default process group reduces its tensors, too."""
-    return torch.device("cpu") if "cpu:" in dist.get_backend_config() else device
 
 
 def form_of(call: Call, given: Given) -> str:

@@ -108,5 +108,5 @@ def set_random_state(state: Mapping[str, Tensor]) -> None:
     if f"rng/{rank}" in state:
         torch.set_rng_state(state[f"rng/{rank}"])
     if f"device_rng/{rank}" in state:
-        device = torch.accelerator.current_accelerator()
+        device = torch.accelerator.current_accelerator(check_available=True)
         torch.get_device_module(device).set_rng_state(state[f"device_rng/{rank}"])

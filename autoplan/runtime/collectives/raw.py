@@ -14,6 +14,7 @@ from torch.distributed import Work
 from torch.nn import functional
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.collectives.result import row_major
 
 # The operators below torch.distributed._functional_collectives are private, yet the only collectives that a compiler
 # can trace; that module's own functions change names between releases and return tensors still in flight.
@@ -109,7 +110,7 @@ def shard(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """This member's part along dim."""
     _check(x, dim, axis)
     length = x.shape[dim] // axis.size
-    return x.narrow(dim, axis.rank * length, length).contiguous()
+    return row_major(x.narrow(dim, axis.rank * length, length))
 
 
 def pad(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:

@@ -9,7 +9,7 @@ from autoplan.errors import InputsError
 from autoplan.lower.resized import planned_sizes
 from autoplan.runtime.data.batch_sizes import program_of, sizes_of
 from autoplan.runtime.data.microbatches import Batch, Rows, named
-from autoplan.runtime.elastic.launch import device_of
+from autoplan.runtime.elastic.launch import device_of, meeting_place
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.program_spec import ProgramSpec
 
@@ -38,6 +38,7 @@ class Batches:
 
     def __init__(self, spec: ProgramSpec, loader: Iterable[Batch], position: int = 0) -> None:
         self.spec, self.loader, self.position = spec, loader, position
+        self.device = device_of(str(dist.get_backend()), spec.on_processors)
         self.ended = ""  # once a pass is done
         self.passed = 0  # batches of an iterator that can be gone through once
 
@@ -51,7 +52,7 @@ class Batches:
             rows = 0 if batch is None else rows_of(self.spec, batch)
             first = first or rows
             refused = "" if batch is None or rows >= first else refusal(self.spec, batch, first)
-            least, most, some_refused = extremes(rows, bool(refused))
+            least, most, some_refused = extremes(self.device, rows, bool(refused))
             if some_refused or least == 0 or least < most:
                 break
             assert batch is not None
@@ -96,9 +97,10 @@ def refusal(spec: ProgramSpec, batch: Batch, first: int) -> str:
     return ""
 
 
-def extremes(rows: int, refused: bool) -> tuple[int, int, bool]:
-    """The fewest and the most rows that any rank has, and whether any can't run its own."""
-    having = torch.tensor([rows, -rows, -refused], device=device_of(str(dist.get_backend())))
+def extremes(device: torch.device, rows: int, refused: bool) -> tuple[int, int, bool]:
+    """The fewest and the most rows that any rank has, and whether any can't run its own; no accelerator is waited for
+    where hosts meet by themselves."""
+    having = torch.tensor([rows, -rows, -refused], device=meeting_place(device))
     dist.all_reduce(having, dist.ReduceOp.MIN)
     least, most, some_refused = having.tolist()
     return least, -most, bool(some_refused)

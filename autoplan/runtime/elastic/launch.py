@@ -79,20 +79,23 @@ def end_groups(groups: Iterable[ProcessGroup], meshes: Iterable[DeviceMesh]) -> 
             del kept[name]
 
 
-def join(mesh: Mesh, timeout_s: float = TIMEOUT_S) -> World:
+def join(mesh: Mesh, timeout_s: float = TIMEOUT_S, on_processors: bool = False) -> World:
     """Joins the plan's processes: those that torchrun started, or the process group that already stands.
 
-    timeout_s  longest that a rank may be in one phase of its work before it is told to hang, and all end
+    timeout_s      longest that a rank may be in one phase of its work before it is told to hang, and all end
+    on_processors  on the CPU, whatever accelerator is here
 
-    LaunchError where their number isn't the mesh's number of devices, LostRankError where one doesn't come.
+    LaunchError where their number isn't the mesh's number of devices, or a node has more of them than accelerators;
+    LostRankError where one doesn't come.
     """
     owned, others = not dist.is_initialized(), frozenset[ProcessGroup]()
     if owned:
         check_count(mesh.devices, int(os.environ.get("WORLD_SIZE", "1")), torchrun="WORLD_SIZE" in os.environ)
-        device, watch = start(timeout_s)
+        device, watch = start(timeout_s, on_processors)
     else:
         check_count(mesh.devices, dist.get_world_size(), torchrun="WORLD_SIZE" in os.environ)
-        device, watch = device_of(str(dist.get_backend())), Watchdog(None, dist.get_rank(), mesh.devices, timeout_s)
+        device = device_of(str(dist.get_backend()), on_processors)
+        watch = Watchdog(None, dist.get_rank(), mesh.devices, timeout_s)
         others = standing()
     names, sizes = zip(*((a.name, a.size) for a in mesh.device_axes), strict=True)
     return World(device, dist.init_device_mesh(device.type, sizes, mesh_dim_names=names), owned, watch, others)
@@ -113,13 +116,26 @@ def script() -> str:
     return sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "train.py"
 
 
-def start(timeout_s: float) -> tuple[torch.device, Watchdog]:
+def own_device(on_processors: bool) -> torch.device:
+    """This rank's own accelerator; the CPU where there is none, or where the plan is one for processors."""
+    found = None if on_processors else torch.accelerator.current_accelerator(check_available=True)
+    if found is None:
+        return torch.device("cpu")
+    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.accelerator.device_count()
+    if number >= count:
+        raise LaunchError(
+            f"local rank {number}",
+            f"each needs a device of its own, and this machine shows {count} of {found.type}",
+            f"start at most {count} on a machine, or run on its CPU by CUDA_VISIBLE_DEVICES= (empty)",
+        )
+    torch.accelerator.set_device_index(number)
+    return torch.device(found.type, number)
+
+
+def start(timeout_s: float, on_processors: bool) -> tuple[torch.device, Watchdog]:
     """The default process group, gloo for tensors on the CPU and the accelerator's own library for those on it; and
     the watch over its ranks, which sees already whether one hangs while they connect."""
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
-    if device.type != "cpu":
-        device = torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0")))
-        torch.accelerator.set_device_index(device.index)
+    device = own_device(on_processors)
     backend = dist.get_default_backend_for_device(device.type)
     if device.type != "cpu":
         backend = f"cpu:{dist.get_default_backend_for_device('cpu')},{device.type}:{backend}"
@@ -143,12 +159,17 @@ def watched(info: RankInfo, run_id: str, timeout_s: float) -> Watchdog:
     return Watchdog(dist.PrefixStore(f"{run_id}/watch", store), info.rank, info.size, timeout_s)
 
 
-def device_of(backend: str) -> torch.device:
+def device_of(backend: str, on_processors: bool) -> torch.device:
     """Where tensors live in a process group that somebody else started."""
-    device = torch.accelerator.current_accelerator()
-    if backend == "gloo" or device is None:
+    device = torch.accelerator.current_accelerator(check_available=True)
+    if backend == "gloo" or on_processors or device is None:
         return torch.device("cpu")
     return torch.device(device.type, torch.accelerator.current_device_index())
+
+
+def meeting_place(device: torch.device) -> torch.device:
+    """Where all ranks' numbers are reduced: with the host where the default process group reduces its tensors, too."""
+    return torch.device("cpu") if "cpu:" in dist.get_backend_config() else device
 
 
 def run_script(main: Callable[[], None]) -> None:

@@ -21,7 +21,7 @@ from cost_models.calibrate.write import Origin, profile_text, table_text, write_
 from tests.bench.gpu.result import Result
 from tests.bench.gpu.setting import PROFILE, Setting
 
-SECONDS, SMALL_SECONDS, LONGEST = 240.0, 5.0, 0.01
+SECONDS, SMALL_SECONDS, LONGEST = 80.0, 5.0, 0.01
 DTYPES = ("float32", "bfloat16", "float64", "float16")
 
 
@@ -36,7 +36,7 @@ def run(setting: Setting) -> Result:
     try:
         world = World(0, 1, 1, device, ())
         known = machine(world)
-        cases = sizes.operators(DTYPES, "bfloat16" if known.accelerated else "float32")
+        cases = sizes.operators(DTYPES, "bfloat16" if known.accelerated else "float32", known.accelerated)
         samples, rounds = measure(
             cases, lambda case: operators.start(case, device), operators.calls, world, budget_s, budget_s * LONGEST
         )

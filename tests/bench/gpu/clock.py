@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
 from torch.autograd.profiler_util import FunctionEvent
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from tests.bench.memory.watch import Tensors
 
 Act = Callable[[], object]
 COPIES = ("Memcpy", "Memset")
+STEP = "autoplan step"  # the mark around what is profiled
 
 
 def synchronize(device: torch.device) -> None:
@@ -41,18 +43,37 @@ def in_turns(one: Act, other: Act, device: torch.device, rounds: int) -> list[fl
 def profiled(act: Act, device: torch.device) -> profile:
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     with profile(activities=activities) as found:
-        act()
+        with record_function(STEP):
+            act()
         synchronize(device)
     return found
 
 
 def kernels(act: Act, device: torch.device) -> int:
     """How many the device ran, copies left out; on a CPU the operators that call no other."""
-    events: list[FunctionEvent] = list(profiled(act, device).events() or [])
+    return sum(count for count, _ in kernel_times(act, device).values())
+
+
+def kernel_times(act: Act, device: torch.device) -> dict[str, tuple[int, float]]:
+    """Of each kernel, as ``kernels`` counts them, by name: how often it ran, and its seconds in all."""
+    return times_in(profiled(act, device), device)
+
+
+def times_in(found: profile, device: torch.device) -> dict[str, tuple[int, float]]:
+    """``kernel_times`` of what was profiled."""
+    events: list[FunctionEvent] = list(found.events() or [])
     if device.type == "cpu":
-        return sum(e.name.startswith("aten::") and not e.cpu_children for e in events)
-    cuda = torch.autograd.DeviceType.CUDA
-    return sum(e.device_type == cuda and not e.name.startswith(COPIES) for e in events)
+        ran = [(e.name, e.self_cpu_time_total) for e in events if e.name.startswith("aten::") and not e.cpu_children]
+    else:
+        cuda = torch.autograd.DeviceType.CUDA
+        marks = {e.name for e in events if e.device_type != cuda}  # of the profiled program: they aren't kernels
+        own = [e for e in events if e.device_type == cuda and e.name not in marks and not e.name.startswith(COPIES)]
+        ran = [(e.name, e.self_device_time_total) for e in own]
+    times: dict[str, tuple[int, float]] = {}
+    for name, microseconds in ran:
+        count, taken = times.get(name, (0, 0.0))
+        times[name] = count + 1, taken + microseconds / 1e6
+    return times
 
 
 def peak_bytes(make: Callable[[], Act], device: torch.device) -> int:
@@ -64,10 +85,14 @@ def peak_bytes(make: Callable[[], Act], device: torch.device) -> int:
             tensors.restart()
             act()
         return tensors.peak_bytes
+    gc.collect()  # what a program left behind in cycles isn't this one's
+    synchronize(device)
+    before = torch.cuda.memory_allocated()
     act = make()
     act()
+    gc.collect()
     synchronize(device)
     torch.cuda.reset_peak_memory_stats()
     act()
     synchronize(device)
-    return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() - before

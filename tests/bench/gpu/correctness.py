@@ -1,24 +1,28 @@
 """One plan of each kind on the device against the module on the CPU, in float64; several ranks share the one device.
 
-NCCL takes no two ranks of one device, so they meet by gloo, which stages the device's tensors through the host.
+NCCL takes no two ranks of one device, so they meet in the host's memory (`staged`).
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from autoplan import Parallelism, Training
 from autoplan.verify.reference import train_eagerly
+from tests.bench.gpu.attempt import attempted, last_error
 from tests.bench.gpu.result import Result
 from tests.bench.gpu.setting import SMALL, Setting
 from tests.support.planning import parallelize_alone
 
-WORKER, LIMIT_S, STEPS = "tests.bench.gpu.worker", 100.0, 3
+WORKER, WEIGHTS, LIMIT_S, STEPS = "tests.bench.gpu.worker", "weights.pt", 200.0, 3
 BOUND = 1e-9  # of a parameter after the steps, beside its tensor's largest, in float64
 TRAINING = Training(precision="fp64", learning_rate=1e-3)
 
@@ -39,12 +43,18 @@ KINDS: Mapping[str, Kind] = {
     "recomputed": kind("GPT-2, dropout", 1, recompute="full"),
     "recomputed in part": kind("Llama", 1, recompute="selective"),
     "experts, one rank": kind("Mixtral", 1),
+    "activations on the host": kind("Llama", 1, offload="activations"),
+    "optimizer on the host": kind("Llama", 1, offload="optimizer"),
+    "parameters on the host": kind("Llama", 2, dp=2, zero=3, offload="parameters"),
     "ddp": kind("Llama", 2, dp=2, zero=0),
     "zero1": kind("GPT-2, dropout", 2, dp=2, zero=1),
     "zero2": kind("Llama", 2, dp=2, zero=2),
     "zero3": kind("Llama", 2, dp=2, zero=3),
     "tensor": kind("Llama", 2, tp=2, sequence_parallel=False),
     "tensor, sequence": kind("GPT-2, dropout", 2, tp=2, sequence_parallel=True),
+    "ring": kind("Llama", 2, cp=2, cp_attention="ring"),
+    "heads": kind("Llama", 2, cp=2, cp_attention="heads"),
+    "rows": kind("Llama", 2, cp=2, cp_attention="rows"),
     "experts over ranks": kind("Mixtral", 2, dp=2, ep=2),
     "1f1b": kind("Llama", 2, pp=2, pipeline_schedule="1f1b", micro_batch=1),
     "interleaved": kind("Llama", 2, pp=2, pipeline_schedule="interleaved", virtual_stages=2, micro_batch=1),
@@ -56,8 +66,21 @@ FEW = ("one rank", "ddp")
 
 
 def run(setting: Setting) -> Result:
-    found = {name: error_of(setting, name) for name in (FEW if setting.small else KINDS)}
-    wrong = [f"{name}: {found[name]}" for name in found if not isinstance(found[name], float) or found[name] > BOUND]
+    """Plans are made one after another, their ranks run beside each other, three cores a plan."""
+    names = FEW if setting.small else tuple(KINDS)
+    wrong: list[str] = []
+    made = {name: attempted(lambda name=name: started(setting, name), name, wrong) for name in names}
+    found: dict[str, float | None] = {}
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 3)) as pool:
+        ended = pool.map(lambda name: run_ranks(setting, KINDS[name], made[name]), names)
+        for name, said in zip(names, ended, strict=True):
+            folder, found[name] = made[name], None
+            if folder is not None and said:
+                wrong.append(f"{name}: {said}")
+            elif folder is not None:
+                found[name] = attempted(lambda name=name, folder=folder: error_of(setting, name, folder), name, wrong)
+            print(name, shown(found[name]), said, flush=True)
+    wrong += [f"{name}: {error:.1e}" for name, error in found.items() if error is not None and not error <= BOUND]
     rows = [(name, KINDS[name].model, str(KINDS[name].ranks), shown(error)) for name, error in found.items()]
     told = (
         f"A plan of each kind, three steps in float64, beside the module in eager mode on the CPU: the largest "
@@ -66,38 +89,53 @@ def run(setting: Setting) -> Result:
     return Result("Correctness", told, ("plan", "model", "ranks", "difference"), tuple(rows), tuple(wrong))
 
 
-def shown(error: float | str) -> str:
-    return f"{error:.1e}" if isinstance(error, float) else "failed"
+def shown(error: float | None) -> str:
+    return f"{error:.1e}" if error is not None else "failed"
 
 
-def error_of(setting: Setting, name: str) -> float | str:
-    """The difference, or how it failed in its last line."""
-    case, folder = KINDS[name], setting.folder / name.replace(" ", "-").replace(",", "")
+def prepare(setting: Setting) -> None:
+    for name in FEW if setting.small else KINDS:
+        exported(setting, name)
+
+
+def started(setting: Setting, name: str) -> Path:
+    """The plan's folder, with the module's values beside it."""
+    folder = exported(setting, name)
+    torch.save(setting.module(KINDS[name].model, SMALL).double().state_dict(), folder / WEIGHTS)
+    return folder
+
+
+def exported(setting: Setting, name: str) -> Path:
+    """The plan's folder; it is made where it isn't there yet."""
+    case, folder = KINDS[name], setting.folder / "kinds" / name.replace(" ", "-").replace(",", "")
+    if folder.exists():
+        return folder
     plan = parallelize_alone(
         setting.module(case.model, SMALL), setting.cluster(case.ranks), dict(setting.batch(SMALL)), training=TRAINING,
         parallelism=Parallelism(**case.pinned),  # type: ignore[arg-type]
     )  # fmt: skip
-    exported = plan.export(folder)
-    weights = folder / "weights.pt"
-    module = setting.module(case.model, SMALL).double()
-    torch.save(module.state_dict(), weights)
+    return plan.export(folder)
+
+
+def run_ranks(setting: Setting, case: Kind, folder: Path | None) -> str:
+    """Trains on the device; how it failed in its last line, "" where it didn't."""
+    if folder is None:
+        return "no plan"
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks),
-        "-m", WORKER, setting.device, str(exported), str(weights), str(STEPS),
+        "-m", WORKER, setting.device, str(folder), str(folder / WEIGHTS), str(STEPS),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return f"didn't end within {LIMIT_S:g} s"
-    if done.returncode:
-        return last_error(done.stderr)
-    return largest_difference(torch.load(weights), trained(setting, module))
+    print(f"{folder.name}, exit status {done.returncode}: {done.stderr[-30000:]}", file=sys.stderr)
+    return last_error(done.stderr) if done.returncode else ""
 
 
-def last_error(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if "Error" in line]
-    own = [line for line in lines if "ChildFailedError" not in line]
-    return (own or lines or ["no word"])[0][-200:]
+def error_of(setting: Setting, name: str, folder: Path) -> float:
+    module = setting.module(KINDS[name].model, SMALL).double()
+    return largest_difference(torch.load(folder / WEIGHTS), trained(setting, module))
 
 
 def trained(setting: Setting, module: torch.nn.Module) -> dict[str, torch.Tensor]:

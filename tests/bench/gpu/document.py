@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date
-
-import torch
 
 from tests.bench.gpu.result import Result
 
@@ -15,8 +12,7 @@ HEAD = """# On a GPU
 """
 
 
-def document(device: str, results: Sequence[Result], failed: Mapping[str, str], today: date | None = None) -> str:
+def document(measured_on: str, results: Sequence[Result], failed: Mapping[str, str]) -> str:
     """failed: parts that ended otherwise, with what they said."""
-    when = f"Measured on {today or date.today():%Y-%m-%d} on one {device}, torch {torch.__version__}.\n"
     missing = [f"## {name}\n\nDidn't end: {said}\n" for name, said in failed.items()]
-    return "\n".join([HEAD, when, *(result.section() for result in results), *missing])
+    return "\n".join([HEAD, measured_on, *(result.section() for result in results), *missing])

@@ -1,43 +1,16 @@
-"""Plans of one rank: seconds and peak memory as they are predicted by the measured profile, as they are rehearsed, and
-as they are measured."""
+"""What was measured, beside what is predicted by the measured profile, and rehearsed. It needs no device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 
-from autoplan import Plan, Training
-from tests.bench.gpu.clock import Act, kernels, peak_bytes, seconds
-from tests.bench.gpu.one_rank import one_rank_plan, running, step_of
+from tests.bench.gpu.attempt import attempted
+from tests.bench.gpu.measured import GB, PLANS, Measured, read
+from tests.bench.gpu.plans import plan_of
 from tests.bench.gpu.result import Result
 from tests.bench.gpu.setting import Setting
 
-BOUND, GB = 0.05, 1e9
-
-
-@dataclass(frozen=True)
-class Asked:
-    model: str
-    precision: str
-    recompute: str = "none"
-    parts: int = 1  # microbatches
-
-
-PLANS: Mapping[str, Asked] = {
-    "llama, fp32": Asked("Llama", "fp32"),
-    "llama": Asked("Llama", "bf16-mixed"),
-    "llama, two microbatches": Asked("Llama", "bf16-mixed", parts=2),
-    "llama, four microbatches": Asked("Llama", "bf16-mixed", parts=4),
-    "llama, recomputed": Asked("Llama", "bf16-mixed", "full"),
-    "llama, in part": Asked("Llama", "bf16-mixed", "selective"),
-    "gpt2, fp32": Asked("GPT-2, dropout", "fp32"),
-    "gpt2": Asked("GPT-2, dropout", "bf16-mixed"),
-    "gpt2, recomputed": Asked("GPT-2, dropout", "bf16-mixed", "full"),
-    "gpt2, two microbatches": Asked("GPT-2, dropout", "bf16-mixed", parts=2),
-    "mixtral": Asked("Mixtral", "bf16-mixed"),
-    "mixtral, recomputed": Asked("Mixtral", "bf16-mixed", "full"),
-}
+BOUND = 0.05
 
 
 @dataclass(frozen=True)
@@ -72,8 +45,14 @@ class Row:
 
 
 def run(setting: Setting) -> Result:
-    rows = [measured(setting, name) for name in list(PLANS)[: 2 if setting.small else None]]
-    wrong = [f"{row.name}: step time {row.seconds_off:+.1%}" for row in rows if abs(row.seconds_off) > BOUND]
+    wrong: list[str] = []
+    rows: list[Row] = []
+    for name, measured in read(setting).items():
+        row = attempted(lambda name=name, measured=measured: row_of(setting, name, measured), name, wrong)
+        if row is not None:
+            rows.append(row)
+            print(*row.cells(), sep=" | ", flush=True)
+    wrong += [f"{row.name}: step time {row.seconds_off:+.1%}" for row in rows if abs(row.seconds_off) > BOUND]
     wrong += [f"{row.name}: peak memory {row.bytes_off:+.1%}" for row in rows if abs(row.bytes_off) > BOUND]
     told = (
         "Plans of one rank, priced by the measured profile. Peaks are of tensors on the device in a step and its "
@@ -87,28 +66,11 @@ def run(setting: Setting) -> Result:
     return Result("Predicted, rehearsed and measured", told, heads, tuple(row.cells() for row in rows), tuple(wrong))
 
 
-def measured(setting: Setting, name: str) -> Row:
-    asked = PLANS[name]
-    pinned = {"recompute": asked.recompute, "micro_batch": setting.size.rows // asked.parts}
-    plan = one_rank_plan(setting, asked.model, Training(precision=asked.precision, learning_rate=1e-4), pinned)
+def row_of(setting: Setting, name: str, measured: Measured) -> Row:
+    plan = plan_of(setting, PLANS[name])
     (rehearsed,) = plan.rehearse().classes
     launched = sum(call.kind == "operator" for call in rehearsed.trace.calls)
-    taken, most, ran = on_device(setting, plan)
     return Row(
-        name, (plan.predicted.step_time_s, taken),
-        (plan.predicted.peak_bytes[0].total, rehearsed.peak_bytes, most), (launched, ran),
+        name, (plan.predicted.step_time_s, measured.seconds),
+        (plan.predicted.peak_bytes[0].total, rehearsed.peak_bytes, measured.peak_bytes), (launched, measured.kernels),
     )  # fmt: skip
-
-
-def on_device(setting: Setting, plan: Plan) -> tuple[float, int, int]:
-    """Seconds of a step, bytes at most, kernels."""
-    with ExitStack() as stack:
-        acts: list[Act] = []
-
-        def make() -> Act:
-            acts.append(step_of(stack.enter_context(running(plan, setting.folder / "predicted")), setting))
-            return acts[0]
-
-        most = peak_bytes(make, setting.on)
-        rounds = 3 if setting.small else 10
-        return seconds(acts[0], setting.on, rounds), most, kernels(acts[0], setting.on)

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autoplan import Training
-from tests.bench.gpu.clock import profiled
-from tests.bench.gpu.one_rank import MODELS, one_rank_plan, running, step_of
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
+
+from tests.bench.gpu.clock import STEP, profiled
+from tests.bench.gpu.one_rank import MODELS
+from tests.bench.gpu.plans import OneRank, folder_of, running, step_of
 from tests.bench.gpu.result import Result
 from tests.bench.gpu.setting import Setting
 
-WAITS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "StreamSynchronize", "EventSynchronize")
-LAST = "DeviceSynchronize"  # the profile's own, once the step is issued
+WAITS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "Synchronize")
+
+
+def plans(setting: Setting) -> list[OneRank]:
+    return [OneRank(model, "bf16-mixed") for model in (MODELS[:1] if setting.small else MODELS)]
+
+
+def prepare(setting: Setting) -> None:
+    for asked in plans(setting):
+        folder_of(setting, asked)
 
 
 def run(setting: Setting) -> Result:
     rows, wrong = [], []
-    for model in MODELS[:1] if setting.small else MODELS:
-        plan = one_rank_plan(setting, model, Training(precision="bf16-mixed"), {"recompute": "none"})
-        with running(plan, setting.folder / "profiled") as program:
+    for asked in plans(setting):
+        model = asked.model
+        with running(setting, asked) as program:
             act = step_of(program, setting)
             act()
             act()
             found = profiled(act, setting.on)
         file = setting.folder / f"trace-{model.split(',')[0].lower()}.json.gz"
         found.export_chrome_trace(str(file))
-        waits = waiting([event.name for event in found.events() or []])
+        waits = waiting(list(found.events() or []))
         rows.append((model, str(sum(waits.values())), ", ".join(f"{n} {name}" for name, n in waits.items()), file.name))
         wrong += [f"{model}: {n} {name}" for name, n in waits.items()]
     told = (
@@ -36,8 +47,8 @@ def run(setting: Setting) -> Result:
     return Result("A step without a stop", told, heads, tuple(rows), tuple(wrong))
 
 
-def waiting(names: list[str]) -> Counter[str]:
-    """Of a trace's events those that wait: the last synchronisation of the device is the measurement's own."""
-    found = Counter(name for name in names if name.endswith(WAITS))
-    beyond = sum(name.endswith(LAST) for name in names) - 1
-    return found + Counter({f"cuda{LAST}": beyond} if beyond > 0 else {})
+def waiting(events: list[FunctionEvent]) -> Counter[str]:
+    """Of a trace's events within the step those that wait; what the profile itself waits for lies outside."""
+    (step,) = (event.time_range for event in events if event.name == STEP and event.device_type == DeviceType.CPU)
+    within = (event for event in events if step.start <= event.time_range.start <= step.end)
+    return Counter(event.name for event in within if event.name.endswith(WAITS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -13,9 +14,9 @@ from autoplan import ClusterSpec
 from tests.bench.pairs.models import MODELS, Size
 
 SMALL = Size(hidden=32, layers=2, vocabulary=128, rows=4, length=32)
-WHOLE = Size(hidden=2048, layers=8, vocabulary=32_000, rows=8, length=2048)
+WHOLE = Size(hidden=2048, layers=8, vocabulary=32_000, rows=8, length=2048, heads=16)
 NAMED = {"cuda": "h100-sxm", "cpu": "cpu"}  # profiles that plans are made by before this device's own is measured
-PROFILE = "profile.toml"
+PROFILE, DEVICE = "profile.toml", "device.txt"
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,15 @@ class Setting:
     def on(self) -> torch.device:
         return torch.device(self.device)
 
-    @property
-    def title(self) -> str:
-        """The device's own name."""
-        return torch.cuda.get_device_name() if self.device == "cuda" else self.device
+    def note_device(self) -> None:
+        """Leaves the device's name, torch's version and the date in the folder."""
+        name = torch.cuda.get_device_name() if self.device == "cuda" else self.device
+        text = f"Measured on {date.today():%Y-%m-%d} on one {name}, torch {torch.__version__}.\n"
+        (self.folder / DEVICE).write_text(text)
+
+    def measured_on(self) -> str:
+        """What ``note_device`` left."""
+        return (self.folder / DEVICE).read_text()
 
     def cluster(self, ranks: int = 1) -> ClusterSpec:
         """One node, by the measured profile where there is one."""

@@ -12,16 +12,15 @@ import torch
 import torch.distributed as dist
 
 import autoplan
+from tests.bench.gpu import staged
 from tests.bench.gpu.setting import SMALL, Setting
 
 
 def main(device: str, folder: str, weights: str, steps: int) -> None:
     torch.set_num_threads(1)
-    if device == "cpu":
-        dist.init_process_group("gloo")
-    else:
+    if device != "cpu":
         torch.accelerator.set_device_index(0)
-        dist.init_process_group(f"cpu:gloo,{device}:gloo")
+    staged.join(device)
     batch = dict(Setting(device, True, Path(folder)).batch(SMALL))
     with autoplan.load(folder).program() as program:
         assert program.device.type == device, program.device

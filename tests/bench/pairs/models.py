@@ -20,24 +20,26 @@ from transformers import (
 
 @dataclass(frozen=True)
 class Size:
-    """Of a model and its batch: ``rows`` of ``length`` tokens in a step, over all ranks and microbatches."""
+    """Of a model and its batch: ``rows`` of ``length`` tokens in a step, over all ranks and microbatches; two heads
+    of queries share keys and values."""
 
     hidden: int
     layers: int
     vocabulary: int
     rows: int
     length: int
+    heads: int = 4
 
 
 SMALL = Size(hidden=32, layers=4, vocabulary=128, rows=16, length=32)
 LARGE = Size(hidden=128, layers=4, vocabulary=512, rows=16, length=64)
-HEADS, KEY_VALUE_HEADS, EXPERTS, DROPOUT = 4, 2, 4, 0.1
+EXPERTS, DROPOUT = 4, 0.1
 
 
 def llama(size: Size) -> nn.Module:
     config = LlamaConfig(
         vocab_size=size.vocabulary, hidden_size=size.hidden, intermediate_size=2 * size.hidden,
-        num_hidden_layers=size.layers, num_attention_heads=HEADS, num_key_value_heads=KEY_VALUE_HEADS,
+        num_hidden_layers=size.layers, num_attention_heads=size.heads, num_key_value_heads=size.heads // 2,
         max_position_embeddings=size.length, use_cache=False,
     )  # fmt: skip
     return LlamaForCausalLM(config)
@@ -46,7 +48,7 @@ def llama(size: Size) -> nn.Module:
 def gpt2(size: Size, attention: float = 0.0) -> nn.Module:
     """With dropout, of attention's probabilities as given."""
     config = GPT2Config(
-        vocab_size=size.vocabulary, n_positions=size.length, n_embd=size.hidden, n_layer=size.layers, n_head=HEADS,
+        vocab_size=size.vocabulary, n_positions=size.length, n_embd=size.hidden, n_layer=size.layers, n_head=size.heads,
         resid_pdrop=DROPOUT, embd_pdrop=DROPOUT, attn_pdrop=attention, use_cache=False, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     return GPT2LMHeadModel(config)
@@ -55,7 +57,7 @@ def gpt2(size: Size, attention: float = 0.0) -> nn.Module:
 def mixtral(size: Size) -> nn.Module:
     config = MixtralConfig(
         vocab_size=size.vocabulary, hidden_size=size.hidden, intermediate_size=2 * size.hidden,
-        num_hidden_layers=size.layers, num_attention_heads=HEADS, num_key_value_heads=KEY_VALUE_HEADS,
+        num_hidden_layers=size.layers, num_attention_heads=size.heads, num_key_value_heads=size.heads // 2,
         num_local_experts=EXPERTS, max_position_embeddings=size.length, use_cache=False, sliding_window=None,
     )  # fmt: skip
     return MixtralForCausalLM(config)

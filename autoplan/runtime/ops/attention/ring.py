@@ -21,6 +21,7 @@ from torch.autograd import Function
 
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.collectives.result import cast
 from autoplan.runtime.ops.attention.blocks import Joined, Sight, attend, attend_back, join
 
 ROWS = 2  # the dim of the sequence in [b, h, rows, d]
@@ -105,7 +106,7 @@ class _Ring(Function):
                 rows[i] = found if before is None else join(before, found)
             part = raw.wait(coming)
         done = [each for each in rows if each is not None]
-        out = torch.cat([each for each, _ in done], ROWS).to(q.dtype)
+        out = cast(torch.cat([each for each, _ in done], ROWS), q.dtype)
         ctx.save_for_backward(q, k, v, mask, out, torch.cat([log for _, log in done], ROWS))
         ctx.ring, ctx.is_causal, ctx.scale = ring, is_causal, scale
         return from_either_end((out,), ring)[0]

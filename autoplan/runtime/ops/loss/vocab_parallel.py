@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
+from autoplan.runtime.collectives.result import cast
 from autoplan.runtime.collectives.typed import all_reduce, all_reduce_max
 from autoplan.runtime.ops.embedding.ranges import check_classes
 
@@ -80,7 +81,7 @@ class _VocabParallel(Function):
             losses = losses + smoothing / (size * ways) * (spread * log_sum - spreads[0])
         ctx.save_for_backward(logits, target, weight, total, greatest, log_sum)
         ctx.given = ignore_index, smoothing, index, size * ways
-        return (losses.masked_fill_(ignored, 0.0).sum() / total).to(logits.dtype)
+        return cast(losses.masked_fill_(ignored, 0.0).sum() / total, logits.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None, None]:
