@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import _use_lazy_graph_module  # nowhere public
 from torch.nn.modules import transformer  # nowhere public is the look into masks
 
 from autoplan.errors import AutoplanError, TraceError
@@ -23,13 +25,26 @@ LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str
 def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
     """The exported program, with linear, attention and norms whole. TraceError names the line."""
     try:
-        with warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread():
+        with warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread(), unread():
             warnings.simplefilter("ignore")  # what export deprecates inside itself
             return torch.export.export(module, tuple(args), strict=False)
     except AutoplanError:
         raise
     except Exception as error:
         raise explain(error) from error
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """Without what export makes for readers of its graph: the stack that each node comes from, and the graph's Python
+    code after each of some twenty passes. They take four tenths of its time, and nothing here reads them."""
+    config: Any = fx.config
+    before, config.do_not_emit_stack_traces = config.do_not_emit_stack_traces, True
+    try:
+        with _use_lazy_graph_module(True):
+            yield
+    finally:
+        config.do_not_emit_stack_traces = before
 
 
 @contextmanager
