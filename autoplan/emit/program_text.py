@@ -95,8 +95,9 @@ def header(
     if extensions:
         lines.append("from autoplan.rules.extensions import Extension, require")
     lines.append("from autoplan.runtime.collectives.mesh_axes import MeshAxis")
+    called = set(re.findall(r"(\w+)\(", body))
     for module, names in MODULES.items():
-        used = [n for n in names if re.search(rf"\b{n}\(", body)]
+        used = [n for n in names if n in called]
         if used:
             lines.append(import_line(module, used))
     lines.append("from autoplan.runtime.parallel.parameters import Parameters")

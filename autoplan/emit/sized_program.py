@@ -6,6 +6,8 @@ both.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from autoplan.emit.program_text import emit_program
 from autoplan.emit.size_names import Sized, UnsizedError
@@ -26,35 +28,51 @@ def program_text(record: PlanRecord, headline: str) -> str:
     return emit_program(lowered, headline, record.extensions, record.chosen, programs)
 
 
-def program_at(record: PlanRecord, sizes: BatchSizes) -> Lowered:
-    """The typed program of a step at other sizes, which program.py computes as it stands.
+@dataclass(frozen=True)
+class SizedProgram:
+    """A plan's program as it stands, for steps at other sizes; what all of them are compared with is made once."""
 
-    ParallelismError, with the reason, where it doesn't.
-    """
-    planned, known = planned_sizes(record.model), record.evaluable
-    if sizes.rows != planned.rows and known.training:
-        raise refusal(sizes, known.training, planned)
-    if sizes.tokens != planned.tokens and known.tokens:
-        raise refusal(sizes, known.tokens, planned)
-    if sizes.tokens < planned.tokens and sizes.tokens < known.least_tokens:
-        raise refusal(sizes, f"it is known for {known.least_tokens} tokens at least", planned)
-    if sizes.rows < known.least_trained:
-        raise refusal(sizes, f"the model itself trains on {known.least_trained} rows at least", planned)
-    found, lowered = resized(record, sizes), program_of(record)
-    programs = fitting(record, lowered)
-    here = Sized(found, sizes.rows, max(sizes.tokens, 1))
-    try:
-        if text_of(record, [*(programs or [sized(lowered, planned)]), here]) == text_of(record, programs):
-            return found
-        cause = "program.py would compute it in other lines"
-    except UnsizedError as error:
-        cause = f"program.py has {error}, and nothing says what it follows from"
-    raise refusal(sizes, cause, planned)
+    record: PlanRecord
 
+    @cached_property
+    def lowered(self) -> Lowered:
+        return program_of(self.record)
 
-def text_of(record: PlanRecord, programs: Sequence[Sized]) -> str:
-    """The program without what only a reader is told."""
-    return emit_program(program_of(record), "", record.extensions, None, programs)
+    @cached_property
+    def programs(self) -> list[Sized]:
+        return fitting(self.record, self.lowered)
+
+    @cached_property
+    def text(self) -> str:
+        return self.text_of(self.programs)
+
+    def at(self, sizes: BatchSizes) -> Lowered:
+        """The typed program of a step at other sizes, which program.py computes as it stands.
+
+        ParallelismError, with the reason, where it doesn't.
+        """
+        planned, known = planned_sizes(self.record.model), self.record.evaluable
+        if sizes.rows != planned.rows and known.training:
+            raise refusal(sizes, known.training, planned)
+        if sizes.tokens != planned.tokens and known.tokens:
+            raise refusal(sizes, known.tokens, planned)
+        if sizes.tokens < planned.tokens and sizes.tokens < known.least_tokens:
+            raise refusal(sizes, f"it is known for {known.least_tokens} tokens at least", planned)
+        if sizes.rows < known.least_trained:
+            raise refusal(sizes, f"the model itself trains on {known.least_trained} rows at least", planned)
+        found = resized(self.record, sizes)
+        here = Sized(found, sizes.rows, max(sizes.tokens, 1))
+        try:
+            if self.text_of([*(self.programs or [sized(self.lowered, planned)]), here]) == self.text:
+                return found
+            cause = "program.py would compute it in other lines"
+        except UnsizedError as error:
+            cause = f"program.py has {error}, and nothing says what it follows from"
+        raise refusal(sizes, cause, planned)
+
+    def text_of(self, programs: Sequence[Sized]) -> str:
+        """The program without what only a reader is told."""
+        return emit_program(self.lowered, "", self.record.extensions, None, programs)
 
 
 def fitting(record: PlanRecord, lowered: Lowered) -> list[Sized]:

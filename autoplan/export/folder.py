@@ -24,7 +24,7 @@ from typing import Any
 from torch import nn
 
 from autoplan.cluster import ClusterSpec, Known
-from autoplan.emit.sized_program import program_at, program_text
+from autoplan.emit.sized_program import SizedProgram, program_text
 from autoplan.errors import ClusterError, LayoutError, PlanFileError
 from autoplan.evaluation.form import forms_of
 from autoplan.export.owned_files import (
@@ -342,7 +342,7 @@ def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) ->
         init=record.init,
         unread=record.model.unread,
         forms=forms_of(record),
-        resized=lambda sizes: program_at(record, sizes),
+        resized=SizedProgram(record).at,
         forward_only=isinstance(record.training, Inference),
         on_processors=on_processors(record.cluster),
         start=record.start,

@@ -112,7 +112,12 @@ class Mesh:
 
     def factors(self, name: str) -> tuple[str, ...]:
         """The names of an axis' prime factors, outermost first; the axis itself where its size is prime or 1."""
-        return tuple(axis.name for axis in factored(self.axis(name)))
+        return self.prime_names.get(name) or tuple(axis.name for axis in factored(self.axis(name)))
+
+    @cached_property
+    def prime_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Of its axes, those of their prime factors."""
+        return {axis.name: tuple(each.name for each in factored(axis)) for axis in self.axes}
 
     @cached_property
     def names(self) -> tuple[str, ...]:

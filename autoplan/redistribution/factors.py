@@ -97,6 +97,8 @@ def joined(axes: Sequence[str], mesh: Mesh, size: int | None = None) -> tuple[st
 
     size  of the dim that these axes split: from the first that doesn't divide it on, nothing is joined; None: all do
     """
+    if all(len(mesh.factors(whole(axis))) == 1 for axis in axes):
+        return tuple(axes)
     found: list[str] = []
     left, size = list(axes), 0 if size is None else size
     while left:

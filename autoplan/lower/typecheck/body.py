@@ -184,7 +184,7 @@ class _Operator:
         for axis, strategy in self.chosen:
             apart = self.scope.apart and self.mesh.axis(axis).virtual
             ways = apart_strategies(given) if apart else given
-            if self.normal(strategy) not in map(self.normal, ways):
+            if strategy not in ways and self.normal(strategy) not in map(self.normal, ways):
                 raise self.foreign(axis, strategy, ways)
         if rule is not None and not fits(rule, self.chosen, kinds, self.compute.value.type, self.mesh):
             raise self.fault("its strategies on the several axes don't go together: a size that doesn't divide")
