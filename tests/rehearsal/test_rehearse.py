@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,17 @@ PLANS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def exported(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def two_stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of two stages and two data ranks."""
     fields = {"pp": 2, "dp": 2, "zero": 1, "micro_batch": 2, "pipeline_schedule": "1f1b"}
-    return planned(llama(2), "1x4 cpu", **fields).export(tmp_path / "out")
+    return planned(llama(2), "1x4 cpu", **fields).export(tmp_path_factory.mktemp("plan") / "out")
+
+
+@pytest.fixture
+def exported(two_stages: Path, tmp_path: Path) -> Path:
+    """A copy of that plan, to be edited."""
+    return Path(shutil.copytree(two_stages, tmp_path / "out"))
 
 
 @pytest.mark.parametrize("name", sampled(PLANS, ["zero1, two microbatches"]))
@@ -96,7 +103,7 @@ def test_ranks_of_a_class_run_the_same_calls(fields: dict, tmp_path: Path) -> No
     ],
 )
 def test_a_pipeline_holds_what_is_in_flight_however_many_microbatches_there_are(fields: dict, tmp_path: Path) -> None:
-    plan = planned(llama(), f"1x{fields['pp']} cpu", micro_batch=1, **fields)
+    plan = planned(llama(), f"1x{fields['pp']} cpu", micro_batch=2, **fields)
     folder, most = plan.export(tmp_path / "out"), plan.record.chosen.microbatches
     fills = 2 * fields["pp"] * fields.get("virtual_stages", 1)
     assert fills < most

@@ -22,8 +22,7 @@ gate of f features keeps gate, up, the activated gate and their product (8nf/ht)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -32,11 +31,12 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from autoplan.export.folder import write_folder
 from autoplan.ir.choice import StageChoice
+from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.search.repriced import repriced
 from tests.runtime.test_runtime_selective import with_stage
 from tests.support.planning import parallelize_alone
-from tests.support.saved_bytes import saved_bytes
+from tests.support.saved_bytes import Kept, saved_bytes
 
 ROWS, LENGTH, HIDDEN, HEADS, INNER, TENSOR, LAYERS = 4, 128, 256, 8, 640, 4, 3
 N = ROWS * LENGTH * HIDDEN
@@ -86,30 +86,41 @@ def llama_bytes(recompute: str, sequence: bool) -> float:
     }[recompute]
 
 
-@pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
-@pytest.mark.parametrize(
-    ("model", "formula"), [(gpt2, gpt2_bytes), (llama, llama_bytes), (dropping, dropping_bytes)],
-    ids=["gpt2", "llama", "dropping"],
-)  # fmt: skip
-def test_a_layer_keeps_what_the_formula_says(
-    model: Callable[[], nn.Module], formula: Callable[[str, bool], float], sequence: bool, tmp_path: Path
-) -> None:
+MODELS = {"gpt2": (gpt2, gpt2_bytes), "llama": (llama, llama_bytes), "dropping": (dropping, dropping_bytes)}
+CASES = [(model, sequence) for model in MODELS for sequence in (False, True)]
+COUNTS = {"none": (0, 0), "selective": (0, LAYERS), "full": (LAYERS, 0)}
+Measured = Mapping[tuple[str, bool], tuple[PlanRecord, Mapping[str, Kept]]]
+
+
+def planned(model: str, sequence: bool) -> PlanRecord:
     with torch.device("meta"):
-        module = model()
+        module = MODELS[model][0]()
     batch = dict.fromkeys(("input_ids", "labels"), torch.zeros(ROWS, LENGTH, dtype=torch.int64))
     pinned = Parallelism(dp=1, tp=TENSOR, pp=1, micro_batch=ROWS, sequence_parallel=sequence, recompute="selective")
     training = Training(precision="bf16", compile=False, randomness="per-rank")
-    record = parallelize_alone(module, "1x4 h100-sxm", batch, training=training, parallelism=pinned).record
-    counts = {"none": (0, 0), "selective": (0, LAYERS), "full": (LAYERS, 0)}
-    assert record.chosen.stages == (StageChoice(0, len(record.model.segments), *counts["selective"]),)
-    folders = {name: tmp_path / name for name in counts}
-    for name, (full, selective) in counts.items():
-        write_folder(with_stage(record, full, selective), folders[name], name, {})
-    measured = dict(zip(counts, saved_bytes(list(folders.values())), strict=True))
+    return parallelize_alone(module, "1x4 h100-sxm", batch, training=training, parallelism=pinned).record
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Each case's plan, and what a layer keeps by how it is recomputed; of all cases in one interpreter."""
+    records, folders = {case: planned(*case) for case in CASES}, []
+    for record in records.values():
+        assert record.chosen.stages == (StageChoice(0, len(record.model.segments), *COUNTS["selective"]),)
+        for name, (full, selective) in COUNTS.items():
+            folders.append(tmp_path_factory.mktemp("plan") / name)
+            write_folder(with_stage(record, full, selective), folders[-1], name, {})
+    kept = iter(saved_bytes(folders))
+    return {case: (record, {name: next(kept) for name in COUNTS}) for case, record in records.items()}
+
+
+@pytest.mark.parametrize(("model", "sequence"), CASES)
+def test_a_layer_keeps_what_the_formula_says(measured: Measured, model: str, sequence: bool) -> None:
+    record, found = measured[model, sequence]
     price = repriced(record)[1].point.prices[1]
     predicted = {"none": price.kept_bytes, "selective": price.selective.kept_bytes, "full": price.input_bytes}
-    for name, kept in measured.items():
+    for name, kept in found.items():
         total = sum(size for size, _, _ in kept)
-        assert total == pytest.approx(formula(name, sequence), rel=NEAR), (name, kept)
+        assert total == pytest.approx(MODELS[model][1](name, sequence), rel=NEAR), (name, kept)
         assert predicted[name] == pytest.approx(total, rel=NEAR), name
     assert price.selective.kept_bytes < price.kept_bytes and price.selective.again_s < price.forward_s
