@@ -43,86 +43,97 @@ def decode(kind: typing.Any, data: object, where: str) -> typing.Any:
     kind   a type annotation: a dataclass, tuple[X, ...], tuple[X, Y], X | None, int, float, str, bool, object
     where  path for the error, "plan.json: chosen.mesh"
     """
-    origin = typing.get_origin(kind)
-    if kind is State:
-        return decode_state(data, where)
-    if kind is object or kind == Argument:
-        return decode_argument(data, where)
-    if dataclasses.is_dataclass(kind):
-        return decode_dataclass(kind, data, where)
-    if origin is tuple:
-        return decode_tuple(typing.get_args(kind), data, where)
-    if origin in (typing.Union, types.UnionType):
-        return decode_union(typing.get_args(kind), data, where)
-    if origin in (dict, Mapping) or origin is typing.get_origin(Mapping[str, int]):
-        return decode_mapping(typing.get_args(kind), data, where)
-    return decode_scalar(kind, data, where)
+    return _Decoder().decode(kind, data, where)
 
 
-def decode_state(data: object, where: str) -> State:
-    try:
-        return State.parse(expect(data, str, where))
-    except ValueError as error:
-        raise PlanFileError(f"{where} = {data!r}", str(error), REMEDY) from None
+class _Decoder:
+    """Reads one value. ``fields`` holds the dataclasses' fields that are written, by class: resolving their annotations
+    takes longer than reading an instance."""
 
+    def __init__(self) -> None:
+        self.fields: dict[type, dict[str, typing.Any]] = {}
 
-def decode_argument(data: object, where: str) -> Argument:
-    if isinstance(data, dict):
-        if set(data) == {"ref"}:
-            return Ref(expect(data["ref"], str, where))
-        if set(data) == {"dtype"}:
-            return DType(expect(data["dtype"], str, where))
-        if set(data) == {"complex"}:
-            return complex(*decode_tuple((float, float), data["complex"], where))
-        raise PlanFileError(f"{where} = {data!r}", "an argument is a number, a text, a list, a ref or a dtype", REMEDY)
-    if isinstance(data, list):
-        return tuple(decode_argument(item, f"{where}[{i}]") for i, item in enumerate(data))
-    return data
+    def fields_of(self, kind: type) -> dict[str, typing.Any]:
+        if kind not in self.fields:
+            hints = typing.get_type_hints(kind)
+            self.fields[kind] = {f.name: hints[f.name] for f in dataclasses.fields(kind) if f.compare}
+        return self.fields[kind]
 
+    def decode(self, kind: typing.Any, data: object, where: str) -> typing.Any:
+        origin = typing.get_origin(kind)
+        if kind is State:
+            return self.decode_state(data, where)
+        if kind is object or kind == Argument:
+            return self.decode_argument(data, where)
+        if dataclasses.is_dataclass(kind):
+            return self.decode_dataclass(kind, data, where)
+        if origin is tuple:
+            return self.decode_tuple(typing.get_args(kind), data, where)
+        if origin in (typing.Union, types.UnionType):
+            return self.decode_union(typing.get_args(kind), data, where)
+        if origin in (dict, Mapping) or origin is typing.get_origin(Mapping[str, int]):
+            return self.decode_mapping(typing.get_args(kind), data, where)
+        return self.decode_scalar(kind, data, where)
 
-def decode_dataclass(kind: typing.Any, data: object, where: str) -> typing.Any:
-    given = expect(data, dict, where)
-    hints = typing.get_type_hints(kind)
-    names = [f.name for f in dataclasses.fields(kind) if f.compare]
-    missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]
-    if missing or unknown:
-        said = [f"lacks {missing}" if missing else "", f"has unknown {unknown}" if unknown else ""]
-        raise PlanFileError(where, f"a {kind.__name__} {' and '.join(s for s in said if s)}", REMEDY)
-    return kind(**{n: decode(hints[n], given[n], f"{where}.{n}") for n in names})
+    def decode_state(self, data: object, where: str) -> State:
+        try:
+            return State.parse(expect(data, str, where))
+        except ValueError as error:
+            raise PlanFileError(f"{where} = {data!r}", str(error), REMEDY) from None
 
+    def decode_argument(self, data: object, where: str) -> Argument:
+        if isinstance(data, dict):
+            if set(data) == {"ref"}:
+                return Ref(expect(data["ref"], str, where))
+            if set(data) == {"dtype"}:
+                return DType(expect(data["dtype"], str, where))
+            if set(data) == {"complex"}:
+                return complex(*self.decode_tuple((float, float), data["complex"], where))
+            cause = "an argument is a number, a text, a list, a ref or a dtype"
+            raise PlanFileError(f"{where} = {data!r}", cause, REMEDY)
+        if isinstance(data, list):
+            return tuple(self.decode_argument(item, f"{where}[{i}]") for i, item in enumerate(data))
+        return data
 
-def decode_tuple(kinds: tuple, data: object, where: str) -> tuple:
-    items = expect(data, list, where)
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(decode(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(items))
-    if len(kinds) != len(items):
-        raise PlanFileError(where, f"{len(items)} items where {len(kinds)} belong", REMEDY)
-    return tuple(decode(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, items, strict=True)))
+    def decode_dataclass(self, kind: typing.Any, data: object, where: str) -> typing.Any:
+        given = expect(data, dict, where)
+        hints = self.fields_of(kind)
+        missing, unknown = [n for n in hints if n not in given], [n for n in given if n not in hints]
+        if missing or unknown:
+            said = [f"lacks {missing}" if missing else "", f"has unknown {unknown}" if unknown else ""]
+            raise PlanFileError(where, f"a {kind.__name__} {' and '.join(s for s in said if s)}", REMEDY)
+        return kind(**{n: self.decode(hint, given[n], f"{where}.{n}") for n, hint in hints.items()})
 
+    def decode_tuple(self, kinds: tuple, data: object, where: str) -> tuple:
+        items = expect(data, list, where)
+        if len(kinds) == 2 and kinds[1] is Ellipsis:
+            return tuple(self.decode(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(items))
+        if len(kinds) != len(items):
+            raise PlanFileError(where, f"{len(items)} items where {len(kinds)} belong", REMEDY)
+        pairs = enumerate(zip(kinds, items, strict=True))
+        return tuple(self.decode(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
 
-def decode_union(kinds: tuple, data: object, where: str) -> typing.Any:
-    if data is None and type(None) in kinds:
-        return None
-    error: PlanFileError | None = None
-    for kind in kinds:
-        if kind is not type(None):
-            try:
-                return decode(kind, data, where)
-            except PlanFileError as other:
-                error = error or other
-    assert error is not None
-    raise error
+    def decode_union(self, kinds: tuple, data: object, where: str) -> typing.Any:
+        if data is None and type(None) in kinds:
+            return None
+        error: PlanFileError | None = None
+        for kind in kinds:
+            if kind is not type(None):
+                try:
+                    return self.decode(kind, data, where)
+                except PlanFileError as other:
+                    error = error or other
+        assert error is not None
+        raise error
 
+    def decode_mapping(self, kinds: tuple, data: object, where: str) -> dict:
+        given = expect(data, dict, where)
+        return {key: self.decode(kinds[1], item, f"{where}.{key}") for key, item in given.items()}
 
-def decode_mapping(kinds: tuple, data: object, where: str) -> dict:
-    given = expect(data, dict, where)
-    return {key: decode(kinds[1], item, f"{where}.{key}") for key, item in given.items()}
-
-
-def decode_scalar(kind: type, data: object, where: str) -> object:
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
-    return expect(data, kind, where)
+    def decode_scalar(self, kind: type, data: object, where: str) -> object:
+        if kind is float and isinstance(data, int) and not isinstance(data, bool):
+            return float(data)
+        return expect(data, kind, where)
 
 
 def expect(data: object, kind: type, where: str) -> typing.Any:

@@ -20,7 +20,6 @@ CELLS = sampled(
     [(*pair, precision) for pair in MODELS for precision in PRECISIONS],
     [
         ("fully_shard, ZeRO-3", "Llama", "bf16-mixed"), ("pipelining, interleaved", "Llama", "bf16-mixed"),
-        ("DDP, no_sync", "Mixtral", "bf16-mixed"),
     ],
 )  # fmt: skip
 CALLS, SAVED = 1.04, 1.005  # what is done once a step, and the batch's microbatches, weigh more in a small model

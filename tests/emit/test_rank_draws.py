@@ -12,6 +12,7 @@ from torch import Tensor
 import autoplan
 from autoplan import Parallelism, Training
 from autoplan.cost.operators.operator_seconds import operators_of
+from autoplan.emit.sized_program import program_text
 from autoplan.errors import ParallelismError
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import MICROBATCH
@@ -36,12 +37,13 @@ def planned(randomness: str, cluster: str = "1x4 cpu", **training: object) -> Pl
     return parallelize_alone(module, cluster, batch, training=told, parallelism=PINNED)
 
 
-def text(plan: Plan, name: str, folder: object) -> str:
-    return (plan.export(folder) / name).read_text()  # type: ignore[arg-type]
+def text(plan: Plan) -> str:
+    """Its program.py."""
+    return program_text(plan.record, str(plan))
 
 
-def test_the_program_says_who_draws(tmp_path: object) -> None:
-    own = text(planned("per-rank"), "program.py", f"{tmp_path}/own")
+def test_the_program_says_who_draws() -> None:
+    own = text(planned("per-rank"))
     assert "dropout_by_rank(c_proj_1, 0.25, key=dropout_key, call=self.first_dropout + 1, axes=(self.dp,))" in own
     assert "attention_by_rank(q, k, v, dropout_p=0.25, is_causal=True, " in own
     assert "call=self.first_dropout, axes=(self.dp, self.tp,))" in own
@@ -49,14 +51,14 @@ def test_the_program_says_who_draws(tmp_path: object) -> None:
     assert "attention_with_dropout" not in own and "microbatch_dim" not in own
 
 
-def test_the_default_is_what_it_was(tmp_path: object) -> None:
+def test_the_default_is_what_it_was() -> None:
     """Asked for again, a plan that draws by rank is the default one."""
-    default = text(planned("global"), "program.py", f"{tmp_path}/default")
+    default = text(planned("global"))
     assert "by_rank" not in default and "attention_drawn_over" not in default and "microbatch_dim" in default
     again = planned("per-rank").what_if(training=Training())
-    assert text(again, "program.py", f"{tmp_path}/again") == default
+    assert text(again) == default
     other = planned("global").what_if(training=Training(randomness="per-rank"))
-    assert text(other, "program.py", f"{tmp_path}/other") == text(planned("per-rank"), "program.py", f"{tmp_path}/own")
+    assert text(other) == text(planned("per-rank"))
 
 
 def test_the_plan_and_its_report_say_so(tmp_path: object) -> None:

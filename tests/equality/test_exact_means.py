@@ -104,7 +104,7 @@ CELLS = [
 ]
 # sums, means, weights, smoothing; over microbatches, stages, data and tensor axes
 QUICK = [
-    *(cell for cell in CELLS if cell[1] == "dp=2 pp=2, 4 microbatches"),
+    *((loss, "dp=2 pp=2, 4 microbatches") for loss in ("mean", "sum", "squares")),
     ("weighted and smoothed", "dp=2 tp=2, 2 microbatches"),
 ]
 

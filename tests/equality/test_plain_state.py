@@ -15,9 +15,10 @@ from autoplan.errors import WeightsError
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
 from tests.support.forwards import Batch, loaded, planned
+from tests.support.sampling import slow
 
 WAYS = [
-    ("llama", {"dp": 2, "tp": 2, "pp": 1}),
+    slow(("llama", {"dp": 2, "tp": 2, "pp": 1})),
     ("gpt2", {"dp": 2, "tp": 1, "pp": 2, "zero": 1}),  # fused projections, a tied table on two stages
     ("bert", {"dp": 2, "tp": 2, "pp": 1, "zero": 3}),
 ]

@@ -177,7 +177,7 @@ lacks something else; of the long one the test of several remedies plans those t
 PROMISED = list(itertools.product(range(len(JOBS)), ("full", "fast")))
 
 
-@pytest.mark.parametrize(("number", "effort"), sampled(PROMISED, [(0, "fast"), (2, "full"), (3, "full")]))
+@pytest.mark.parametrize(("number", "effort"), sampled(PROMISED, [(0, "fast"), (2, "fast"), (3, "full")]))
 def test_what_a_remedy_promises_is_what_planning_it_gives(number: int, effort: str) -> None:
     name, pinned, share, given = JOBS[number]
     model, budget = MODELS[name](), budget_of(effort)

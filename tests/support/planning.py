@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import autoplan
+from tests.support.shared_traces import SharedTraces
+
+TRACES = SharedTraces()
 
 
 @contextmanager
@@ -20,6 +23,6 @@ def alone() -> Iterator[None]:
 
 
 def parallelize_alone(*arguments: object, **options: object) -> autoplan.Plan:
-    """What ``autoplan.parallelize`` gives for these arguments, no alternatives beside it."""
-    with alone():
-        return autoplan.parallelize(*arguments, **options)  # type: ignore[arg-type]
+    """What ``autoplan.parallelize`` gives for these arguments, no alternatives beside it; of a trace that is shared."""
+    with alone(), TRACES.within():
+        return TRACES.proving(autoplan.parallelize(*arguments, **options))  # type: ignore[arg-type]
