@@ -23,6 +23,7 @@ from autoplan.integrations.accelerate import Accelerator
 from autoplan.integrations.program_model import PlannedModel
 from tests.support import accelerate_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
+from tests.support.planning import parallelize_alone
 
 TRAINING = autoplan.Training(precision="fp64", learning_rate=1e-2, weight_decay=0.1)
 WAYS = {"dp": {"dp": 2, "micro_batch": 2}, "tp": {"tp": 2}, "pp": {"pp": 2}}
@@ -31,7 +32,7 @@ WAYS = {"dp": {"dp": 2, "micro_batch": 2}, "tp": {"tp": 2}, "pp": {"pp": 2}}
 def exported(folder: Path, pinned: Mapping[str, int], cluster: str = "1x2 cpu") -> Path:
     batch = {name: value.expand(loop.ROWS, *value.shape) for name, value in loop.Pairs(1, 0)[0].items()}
     model, how = loop.small_bert(), autoplan.Parallelism(**pinned)  # type: ignore[arg-type]
-    plan = autoplan.parallelize(model, cluster, batch, training=TRAINING, parallelism=how, effort="fast")
+    plan = parallelize_alone(model, cluster, batch, training=TRAINING, parallelism=how, effort="fast")
     return plan.export(folder)
 
 
@@ -116,7 +117,7 @@ def test_what_a_loop_may_not_do_is_told(alone: Path) -> None:
 @in_fork
 def test_a_mask_that_masks_nothing_may_be_given(tmp_path: Path) -> None:
     ids = torch.zeros(4, loop.TOKENS, dtype=torch.int64)
-    plan = autoplan.parallelize(
+    plan = parallelize_alone(
         loop.small_bert(), "1x1 cpu", {"input_ids": ids, "labels": ids[:, 0]}, training=TRAINING, effort="fast"
     )
     accelerator = Accelerator(plan=plan.export(tmp_path / "plan"))

@@ -20,13 +20,14 @@ from autoplan.errors import InputsError, ParallelismError
 from autoplan.integrations.transformers import Trainer, training_of
 from tests.support import trainer_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
+from tests.support.planning import parallelize_alone
 
 WAYS = {"dp": {"dp": 2}, "tp": {"tp": 2}}
 
 
 def exported(folder: Path, pinned: Mapping[str, int], cluster: str = "1x2 cpu") -> Path:
     ids = torch.zeros(loop.ROWS, loop.TOKENS, dtype=torch.int64)
-    plan = autoplan.parallelize(
+    plan = parallelize_alone(
         loop.small_llama(), cluster, {"input_ids": ids, "labels": ids}, effort="fast",
         training=training_of(loop.arguments(str(folder))), parallelism=autoplan.Parallelism(**pinned),  # type: ignore[arg-type]
     )  # fmt: skip

@@ -3,6 +3,7 @@ gradients."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from autoplan.runtime.collectives.typed import all_gather, to_replicate
 from autoplan.runtime.ops import column_linear, gathered_linear, regathered_linear
 from autoplan.runtime.ops.column_linear import multiply
 from autoplan.verify.local_ranks import RankPool
+from tests.support.sampling import sampled
 
 ROWS, WIDTH, COLUMNS = 6, 4, (3, 5)
 
@@ -68,9 +70,13 @@ def both_ways(rank: int, size: int, way: str, transposed: bool, compiled: bool) 
     return found
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("transposed", [False, True], ids=["linear", "matmul"])
-@pytest.mark.parametrize("way", ["replicated", "gathered", "again", "not again", "columns again"])
+WAYS = ("replicated", "gathered", "again", "not again", "columns again")
+CASES = list(itertools.product(WAYS, (False, True), (False, True)))
+COMPILED = dict(zip(WAYS, (False, True, False, True, True), strict=True))  # each way once, of a linear or of a matmul
+QUICK = [case for case in CASES if not case[2] or case[1] == COMPILED[case[0]]]
+
+
+@pytest.mark.parametrize(("way", "transposed", "compiled"), sampled(CASES, QUICK))
 def test_equal_to_a_redistribution_with_products(pool: RankPool, way: str, transposed: bool, compiled: bool) -> None:
     for at_once, apart in pool.run(both_ways, way, transposed, compiled):
         for here, there in zip(at_once, apart, strict=True):
