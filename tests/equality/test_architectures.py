@@ -12,7 +12,7 @@ from autoplan.verify.compare import Worst
 from autoplan.verify.local_ranks import RankPool
 from tests.bench.architectures import __main__ as command
 from tests.bench.architectures.catalog import ARCHITECTURES
-from tests.bench.architectures.cells import PARALLELISMS, RANKS, Outcome, check
+from tests.bench.architectures.cells import PARALLELISMS, Outcome, check
 from tests.bench.architectures.document import document
 
 NAMED = (
@@ -43,9 +43,8 @@ def test_nothing_is_dropped_and_every_parameter_is_noisy() -> None:
     assert all(p.is_meta for p in ARCHITECTURES["bert"].module("meta").parameters())
 
 
-def test_an_architecture_does_what_one_device_does() -> None:
-    with RankPool(RANKS, timeout_s=120) as pool:
-        (outcome,) = check(pool, ARCHITECTURES["phi3"], {"ddp": "ddp"}, float32=False)
+def test_an_architecture_does_what_one_device_does(pool: RankPool) -> None:
+    (outcome,) = check(pool, ARCHITECTURES["phi3"], {"ddp": "ddp"}, float32=False)
     assert outcome.faults == (), outcome
     assert outcome.exact is not None and outcome.plan.startswith("dp=4")
 

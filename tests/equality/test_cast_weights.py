@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +117,11 @@ def cast_at_each_use(program: Program, leaves: Mapping[str, Tensor], keywords: M
     ("model", "precision"),
     sampled(itertools.product((llama, gpt2), HALVES), [(llama, "bf16-mixed"), (gpt2, "fp16-mixed")]),
 )
-def test_one_device_equals_casts_of_float32_parameters(model: Any, precision: str, tmp_path: Path) -> None:
+def test_one_device_equals_casts_of_float32_parameters(
+    shared_pools: Callable[[int], RankPool], model: Any, precision: str, tmp_path: Path
+) -> None:
     batch = exported(model(), precision, tmp_path / "out")
-    with RankPool(1, timeout_s=120) as pool:
-        found = pool.run(trained, str(tmp_path / "out"), batch)[0]
+    found = shared_pools(1).run(trained, str(tmp_path / "out"), batch)[0]
     for mine, theirs in zip(found["program"], found["leaves"], strict=True):
         assert mine.keys() == theirs.keys()
         for what, tensor in mine.items():
@@ -150,9 +151,10 @@ def saved(rank: int, world: int, folder: str, batch: dict[str, Tensor]) -> tuple
 
 
 @pytest.mark.parametrize("model", [llama, slow(gpt2)])
-def test_a_microbatch_keeps_no_copy_of_a_weight(model: Any, tmp_path: Path) -> None:
+def test_a_microbatch_keeps_no_copy_of_a_weight(
+    shared_pools: Callable[[int], RankPool], model: Any, tmp_path: Path
+) -> None:
     batch = exported(model(), "bf16-mixed", tmp_path / "out")
     assert "_weight.to(" not in (tmp_path / "out" / "program.py").read_text()
-    with RankPool(1, timeout_s=120) as pool:
-        count, copied = pool.run(saved, str(tmp_path / "out"), batch)[0]
+    count, copied = shared_pools(1).run(saved, str(tmp_path / "out"), batch)[0]
     assert count >= 9 and not copied

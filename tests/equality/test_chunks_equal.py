@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -38,9 +38,8 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def pools() -> Iterator[dict[int, RankPool]]:
-    with RankPool(2, timeout_s=240) as two, RankPool(4, timeout_s=240) as four:
-        yield {2: two, 4: four}
+def pools(shared_pools: Callable[[int], RankPool]) -> dict[int, RankPool]:
+    return {2: shared_pools(2), 4: shared_pools(4)}
 
 
 @pytest.fixture(scope="module")

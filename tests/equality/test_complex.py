@@ -44,8 +44,7 @@ def both(rank: int, size: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     return found
 
 
-def test_steps_of_complex_tensors_are_those_of_their_parts() -> None:
-    with RankPool(4, timeout_s=120) as pool:
-        for steps in pool.run(both):
-            for name, (result, apart, gradient, of_parts) in zip(STEPS, steps, strict=True):
-                assert torch.equal(result, apart) and torch.equal(gradient, of_parts), name
+def test_steps_of_complex_tensors_are_those_of_their_parts(pool: RankPool) -> None:
+    for steps in pool.run(both):
+        for name, (result, apart, gradient, of_parts) in zip(STEPS, steps, strict=True):
+            assert torch.equal(result, apart) and torch.equal(gradient, of_parts), name

@@ -68,11 +68,10 @@ def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, 
     (torch.float64, "any", (0, 0, 5, 9, 16), False), (torch.float32, "two", (0, 0, 5, 9, 16), True),
 ])  # fmt: skip
 def test_tokens_meet_their_experts_wherever_these_are(
-    dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool
+    pool: RankPool, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool
 ) -> None:
     """Ranks that nobody sends anything, a rank that has no token, both; first products kept, or computed again."""
-    with RankPool(RANKS, timeout_s=120) as pool:
-        errors = pool.run(farthest, dtype, chosen, cuts, keep)
+    errors = pool.run(farthest, dtype, chosen, cuts, keep)
     assert max(errors) < (1e-10 if dtype == torch.float64 else 1e-3)
 
 

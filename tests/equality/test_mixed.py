@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -51,10 +51,10 @@ def distance(run: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize("precision", sampled(["bf16-mixed", "fp16-mixed"], ["bf16-mixed"]))
-def test_no_further_from_float32_than_one_device(pool: RankPool, precision: str) -> None:
-    with RankPool(1) as one:
-        exact = trained(one, on_one_device(planned("fp32", "zero3")))
-        alone = trained(one, on_one_device(planned(precision, "zero3")))
+def test_no_further_from_float32_than_one_device(shared_pools: Callable[[int], RankPool], precision: str) -> None:
+    pool, one = shared_pools(4), shared_pools(1)
+    exact = trained(one, on_one_device(planned("fp32", "zero3")))
+    alone = trained(one, on_one_device(planned(precision, "zero3")))
     single = distance(alone.gradients, exact.gradients)
     assert 0 < single < 0.05
     for plan in PLANS:

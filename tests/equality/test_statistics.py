@@ -40,12 +40,6 @@ EIGHT = [
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=280) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
 def eight() -> Iterator[RankPool]:
     with RankPool(8, timeout_s=600) as ranks:
         yield ranks
@@ -89,14 +83,14 @@ def trainers_loss(module: nn.Module, batch: dict[str, Tensor], count: int) -> fl
 
 
 @pytest.mark.parametrize(("name", "pinned"), FOUR)
-def test_mixtures_accumulate_with_their_load_balancing(four: RankPool, name: str, pinned: dict) -> None:
-    check(four, name, 4, pinned)
+def test_mixtures_accumulate_with_their_load_balancing(pool: RankPool, name: str, pinned: dict) -> None:
+    check(pool, name, 4, pinned)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "pinned"), SLOW)
-def test_under_other_plans(four: RankPool, name: str, pinned: dict) -> None:
-    check(four, name, 4, pinned)
+def test_under_other_plans(pool: RankPool, name: str, pinned: dict) -> None:
+    check(pool, name, 4, pinned)
 
 
 @pytest.mark.slow

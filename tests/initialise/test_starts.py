@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autoplan.verify.local_ranks import RankPool
 from tests.starts.models import MODELS
-from tests.starts.run import RANKS, seen
+from tests.starts.run import seen
 from tests.support.sampling import sampled
 
 SLOW = ("timm-vit", "diffusers-unet", "convnext", "dit", "deepnorm")
@@ -21,12 +20,6 @@ CASES = sampled(
     itertools.product(MODELS, ("function", "module")),
     [(name, how) for name in MODELS if name not in SLOW for how in ("function", *(["module"] * (name in TWICE)))],
 )
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(RANKS, timeout_s=240) as ranks:
-        yield ranks
 
 
 @pytest.mark.parametrize(("name", "how"), CASES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -71,9 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 @pytest.fixture(scope="module")
-def pools() -> Iterator[dict[str, RankPool]]:
-    with RankPool(4, timeout_s=240) as four, RankPool(1, timeout_s=240) as one:
-        yield {**dict.fromkeys((*PLANS, *EXPERTS, *UNEVEN), four), SINGLE: one}
+def pools(shared_pools: Callable[[int], RankPool]) -> dict[str, RankPool]:
+    return {**dict.fromkeys((*PLANS, *EXPERTS, *UNEVEN), shared_pools(4)), SINGLE: shared_pools(1)}
 
 
 def everything(program: Program) -> State:

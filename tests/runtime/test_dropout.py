@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,9 +70,8 @@ class Single:
 
 
 @pytest.fixture(scope="module")
-def pools() -> Iterator[dict[int, RankPool]]:
-    with RankPool(1, timeout_s=240) as one, RankPool(4, timeout_s=240) as four:
-        yield {1: one, 4: four}
+def pools(shared_pools: Callable[[int], RankPool]) -> dict[int, RankPool]:
+    return {1: shared_pools(1), 4: shared_pools(4)}
 
 
 @pytest.fixture(scope="module")

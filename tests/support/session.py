@@ -24,8 +24,14 @@ from tests.support.shared_plans import SharedPlans
 
 torch.set_num_threads(1)
 gc.set_threshold(20_000, 20, 20)  # of graphs and plans hardly any object is garbage: looking took an eighth of all time
-settings.register_profile("autoplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("autoplan")
+settings.register_profile("whole", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("whole"), max_examples=30)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is imported, whose decorators take what is loaded: properties hold for 30 examples in
+    ``make test``, for hypothesis' 100 where the slow tests run too."""
+    settings.load_profile("quick" if config.getoption("markexpr") == "not slow" else "whole")
 
 
 def pytest_collection_finish() -> None:
