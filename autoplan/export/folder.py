@@ -122,7 +122,11 @@ def plan_data(text: str | bytes, where: str, edited: bool = False) -> dict:
 def parse_plan(text: str | bytes, where: str, edited: bool = False) -> PlanRecord:
     """The plan that a plan.json holds; PlanFileError as ``plan_data``, and for what can't be one; ExtensionError
     where it needs operators of a user's that can't be imported."""
-    data = plan_data(text, where, edited)
+    return record_of(plan_data(text, where, edited), where)
+
+
+def record_of(data: dict, where: str) -> PlanRecord:
+    """The same of data that ``plan_data`` gave."""
     missing = [name for name in ("cluster", "profiles", "training_kind", *PARTS) if name not in data]
     if missing:
         raise PlanFileError(where, f"it lacks {missing}", "plan again and export")
@@ -245,10 +249,10 @@ def read_folder(folder: str | os.PathLike) -> PlanRecord:
     """The plan of an exported folder (or of a plan.json). PlanFileError as ``parse_plan``, and where a file of the
     folder isn't the plan's."""
     file = plan_file(folder)
-    content = content_of(file)
-    record = parse_plan(content, str(file))
+    data = plan_data(content_of(file), str(file))
+    record = record_of(data, str(file))
     if Path(folder).suffix != ".json":
-        check_files(file.parent, plan_data(content, str(file))["files"])
+        check_files(file.parent, data["files"])
     return record
 
 
@@ -281,8 +285,8 @@ def seal_folder(folder: str | os.PathLike) -> tuple[str, ...]:
     """
     file = plan_file(folder)
     content = content_of(file)
-    parse_plan(content, str(file), edited=True)
     data = plan_data(content, str(file), edited=True)
+    record_of(data, str(file))
     before = data["files"]
     data["files"] = {n: bytes_hash((file.parent / n).read_bytes()) for n in before if (file.parent / n).is_file()}
     compiled(file.parent / PROGRAM)
@@ -334,15 +338,16 @@ def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) ->
     training = record.training
     if isinstance(training, Inference):
         training = Training(precision=training.precision, compile=training.compile)
+    sized = SizedProgram(record)
     return ProgramSpec(
-        lowered=program_of(record),
+        lowered=sized.lowered,
         parallelism=record.chosen.parallelism,
         training=training,
         transient_buffers=tuple(b.name for b in record.model.buffers if not b.persistent),
         init=record.init,
         unread=record.model.unread,
         forms=forms_of(record),
-        resized=SizedProgram(record).at,
+        resized=sized.at,
         forward_only=isinstance(record.training, Inference),
         on_processors=on_processors(record.cluster),
         start=record.start,

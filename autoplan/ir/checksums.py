@@ -25,8 +25,8 @@ def sealed(data: Mapping[str, object]) -> dict[str, object]:
 
 
 def is_sealed(data: Mapping[str, object]) -> bool:
-    """Whether data are as they were when they were sealed."""
-    return sealed(data)[SEAL] == data.get(SEAL)
+    """Whether data that were read from JSON are as they were when they were sealed."""
+    return content_hash({name: value for name, value in data.items() if name != SEAL}) == data.get(SEAL)
 
 
 def bytes_hash(content: bytes) -> str:
