@@ -37,7 +37,7 @@ def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
 @contextmanager
 def unread() -> Iterator[None]:
     """Without what export makes for readers of its graph: the stack that each node comes from, and the graph's Python
-    code after each of some twenty passes. They take four tenths of its time, and nothing here reads them."""
+    code after each of its passes. They take four tenths of its time, and nothing here reads them."""
     config: Any = fx.config
     before, config.do_not_emit_stack_traces = config.do_not_emit_stack_traces, True
     try:
