@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from autoplan import Parallelism, Training
+from autoplan.emit import sized_program
 from autoplan.emit.size_names import Names, Size, Sized, UnsizedError, joined
-from autoplan.emit.sized_program import program_text
+from autoplan.emit.sized_program import SizedProgram, fitting, program_text
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.record import Evaluable
+from autoplan.ir.record import Evaluable, PlanRecord
 from autoplan.ir.typed_program import Lowered
+from autoplan.lower.resized import BatchSizes, planned_sizes
 from tests.support.planning import parallelize_alone
 
 POINTS = ((4, 6, 1), (8, 6, 1), (12, 6, 1), (8, 6, 2), (8, 3, 1), (4, 3, 1), (4, 12, 1))  # rows, tokens, microbatches
@@ -78,13 +80,18 @@ class Chunky(nn.Module):
         return self.out(mixed).square().mean()
 
 
-def text_of(rows: int, tokens: int) -> str:
-    """Of a plan of Chunky, told that nothing stands against other sizes; without comments."""
+def record_of(rows: int, tokens: int) -> PlanRecord:
+    """A plan of Chunky, told that nothing stands against other sizes."""
     ids = torch.zeros(rows, tokens, dtype=torch.int64)
     plan = parallelize_alone(
         Chunky(), "1x4 cpu", (ids,), training=Training(), parallelism=Parallelism(dp=2, tp=2, pp=1, micro_batch=2)
     )
-    text = program_text(replace(plan.record, evaluable=Evaluable()), "x")
+    return replace(plan.record, evaluable=Evaluable())
+
+
+def text_of(rows: int, tokens: int) -> str:
+    """Its program without comments."""
+    text = program_text(record_of(rows, tokens), "x")
     return "\n".join(line.partition("#")[0].rstrip() for line in text.splitlines())
 
 
@@ -94,3 +101,12 @@ def test_the_program_of_another_batch_is_the_same_text(tmp_path: Path) -> None:
     body = here[here.index("class ") :]
     assert body == there[there.index("class ") :]
     assert "b, s = " in body and "reshape(b, s, 8, 2)" in body and "b * s" in body and "microbatches" in body
+
+
+def test_what_every_size_is_compared_with_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(sized_program, "fitting", lambda *given: made.append(1) or fitting(*given))
+    program = SizedProgram(record_of(8, 16))
+    sizes = [BatchSizes(4, 16), BatchSizes(8, 8), BatchSizes(2, 8)]
+    assert [planned_sizes(program.at(each)) for each in sizes] == sizes
+    assert len(made) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from autoplan.export.folder import (
     read_folder,
     write_folder,
 )
-from autoplan.ir.checksums import sealed
+from autoplan.ir import codec
+from autoplan.ir.checksums import is_sealed, sealed
 from autoplan.ir.record import SCHEMA, PlanRecord
 from cost_models.hardware import PROFILES
 from tests.support.hand_made import llama
@@ -38,6 +40,16 @@ def exported(record, tmp_path) -> Path:
 def test_what_is_read_is_what_was_written(record, exported):
     assert read_folder(exported) == record
     assert read_folder(exported / "plan.json") == record
+
+
+def test_a_reading_takes_one_checksum_and_each_class_s_annotations_once(exported, monkeypatch):
+    sums, classes = [], []
+    hints = typing.get_type_hints
+    monkeypatch.setattr(folders, "is_sealed", lambda data: sums.append(1) or is_sealed(data))
+    monkeypatch.setattr(codec.typing, "get_type_hints", lambda kind: classes.append(kind) or hints(kind))
+    read_folder(exported)
+    assert len(sums) == 1
+    assert len(classes) < 3 * len(set(classes)), "once for each part of the plan that has the class"
 
 
 def test_a_plan_carries_the_figures_of_its_profile(tmp_path):
