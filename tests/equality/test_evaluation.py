@@ -40,7 +40,7 @@ from tests.support.forwards import (
     train_then_evaluate,
 )
 
-SIZES = (8, 3, 1)
+SIZES = (8, 7, 3, 1)
 DROPS = {"gpt2": {"dropout": 0.1}, "bert": {"dropout": 0.1}}
 SLOW = pytest.mark.slow
 # Always run: ZeRO-3, one tensor axis, statistics of batches; a training that goes on with the most stages in flight;
