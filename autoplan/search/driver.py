@@ -16,7 +16,14 @@ from autoplan.cost.interleaved import is_interleaved
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.further.axes import beside_experts, beside_tensor, in_context, over_experts, wants_context
+from autoplan.search.further.axes import (
+    beside_experts,
+    beside_tensor,
+    in_context,
+    over_experts,
+    over_rows,
+    wants_context,
+)
 from autoplan.search.further.factoring import beside_whole_weights, refined
 from autoplan.search.further.host_memory import hosted
 from autoplan.search.further.rounds import in_other_rounds
@@ -35,6 +42,7 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
         best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
     best = fastest(work, over_experts(work, parallelism, best), memory_limit, best) or best
     best = fastest(work, beside_tensor(work, parallelism, best), memory_limit, best) or best
+    best = fastest(work, over_rows(work, parallelism, best), memory_limit, best) or best
     if best is not None and best.candidate.folding.axes and parallelism.ep is None:
         best = fastest(work, beside_experts(work, parallelism, best), memory_limit, best) or best
     best = best or last_resort(work, given, memory_limit)

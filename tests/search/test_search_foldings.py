@@ -6,15 +6,19 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
 from autoplan.options import Parallelism
 from autoplan.report.words import parallelism_parts
-from autoplan.search.further.axes import over_experts
+from autoplan.search.budget import FULL
+from autoplan.search.further.axes import over_experts, over_rows
 from autoplan.search.space.candidates import SpaceLimits, settings
 from autoplan.search.space.one_line import read_text
 from autoplan.search.space.pinned_checks import check_pinned
+from tests.support.planning import parallelize_alone
 
 LIMITS = SpaceLimits(devices=32, node=8, rows=64, segments=20, tokens=64, experts=16)
 
@@ -52,6 +56,40 @@ def test_experts_are_tried_beside_the_context_that_won(pinned: dict[str, int], b
     assert {s.cp for s in found} == contexts
     assert all(s.sizes["ep"] > 1 and s.tp == 1 for s in found)
     assert {s.sizes["ep"] for s in found} == ({2, 4, 8, 16} if contexts else set())
+
+
+@pytest.mark.parametrize(
+    ("pinned", "best", "sizes"),
+    [
+        ({}, {"cp": 8, "tp": 2}, {(8, 2, 16), (4, 4, 16), (2, 8, 16)}),
+        ({}, {"cp": 4, "tp": 1}, {(2, 2, 4)}),
+        ({"cp": 4}, {"cp": 4, "tp": 2}, {(4, 2, 8)}),
+        ({}, {"cp": 1, "tp": 4}, set()),
+        ({}, {"cp": 32, "tp": 1}, set()),  # more ranks than experts
+        ({"tp": 2}, {"cp": 4, "tp": 2}, set()),
+        ({"ep": 4}, {"cp": 4, "tp": 2}, set()),
+    ],
+)
+def test_experts_are_tried_over_all_ranks_of_a_row(pinned: dict, best: dict, sizes: set) -> None:
+    won = next(settings(LIMITS, Parallelism(**best)))
+    work = SimpleNamespace(limits=LIMITS, lying=list, budget=FULL)
+    found = over_rows(work, Parallelism(**pinned), SimpleNamespace(candidate=won))
+    assert {tuple(s.sizes[name] for name in ("cp", "tp", "ep")) for s in found} == sizes
+    assert all(s.ep == 1 and s.folds == ("cp", "tp") and s.sizes["etp"] == 1 for s in found)
+
+
+def test_a_plan_of_long_rows_has_experts_context_and_tensor_axes_together() -> None:
+    """Few key heads and many experts: a pin of all three was 5% quicker than what the search tried without it."""
+    config = MixtralConfig(
+        hidden_size=2048, intermediate_size=2048, num_hidden_layers=4, num_attention_heads=32, num_key_value_heads=2,
+        num_local_experts=128, num_experts_per_tok=4, max_position_embeddings=131072, use_cache=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        module = MixtralForCausalLM(config)
+    ids = torch.empty((2, 131072), dtype=torch.int64, device="meta")
+    plan = parallelize_alone(module, "4x8 h100-sxm", {"input_ids": ids, "labels": ids})
+    chosen = plan.record.chosen.parallelism
+    assert chosen.ep == chosen.cp * chosen.tp == 16 and chosen.etp == 1 and min(chosen.cp, chosen.tp) > 1
 
 
 def test_replicas_beside_experts_may_have_one_data_rank_each() -> None:

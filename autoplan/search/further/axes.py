@@ -11,7 +11,8 @@ each of its sizes, and operators over two axes are dear to choose. So sizes are 
 mesh with the microbatch that gives a device about as many rows as it has in the best plan. Where that plan has a
 context axis, they are tried beside it as well as without one. The size whose plan is quickest is tried beside each
 tensor axis of a node, experts folded over it or each split by it, unless the model has too many operators or the plan
-a context axis: operators over three axes are dearer yet. The foldings that win are tried with all other microbatches.
+a context axis: operators over three axes are dearer yet. Beside a context axis experts are tried over all ranks of a
+row, which leaves two axes. The foldings that win are tried with all other microbatches.
 """
 
 from __future__ import annotations
@@ -85,6 +86,22 @@ def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None
     beside = (s for tp in sizes for s in settings(work.limits, replace(pinned, ep=ep, tp=tp)))
     rows = 1.0 if best is None else best.candidate.micro_batch / best.candidate.operator_ways
     return work.lying(likeliest(beside, rows))
+
+
+def over_rows(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
+    """Settings with experts over all ranks that have parts of the same rows, cp and tp together as many as in the best
+    plan, likewise; none where it has no context axis, or the experts' or the tensor axis is pinned. The mesh has the
+    axes cp and tp alone then."""
+    said = (pinned.ep, pinned.etp, pinned.tp, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
+    if best is None or best.candidate.cp == 1 or work.budget.quick or any(field is not None for field in said):
+        return []
+    ways = best.candidate.cp * best.candidate.tp
+    if not work.limits.experts or work.limits.experts % ways:
+        return []
+    sizes = [(tp, ways // tp) for tp in divisors(math.gcd(work.limits.node, ways)) if 1 < tp < ways]
+    asked = (replace(pinned, ep=ways, etp=1, tp=tp, cp=cp) for tp, cp in sizes if pinned.cp in (None, cp))
+    found = (s for own in asked for s in settings(work.limits, own))
+    return work.lying(likeliest(found, best.candidate.micro_batch / best.candidate.operator_ways))
 
 
 def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
