@@ -49,11 +49,17 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     if best is None:
         work.check_some_lie(given)
         return None
-    best = fastest(work, in_other_rounds(work, parallelism, best), memory_limit, best) or best
+    best = in_best_rounds(work, parallelism, best, memory_limit)
     best = fastest(work, hosted(work, parallelism), memory_limit, best, work.budget.host_saves) or best
     if work.budget.quick:
         return beside_whole_weights(work, solved_anew(work, best, memory_limit), parallelism, memory_limit)
     return refined(work, best, parallelism, memory_limit)
+
+
+def in_best_rounds(work: SearchState, pinned: Parallelism, best: Evaluated, memory_limit: float) -> Evaluated:
+    """The best plan with the number of stages on a rank that is quickest, sought for as long as others are quicker."""
+    found = fastest(work, in_other_rounds(work, pinned, best), memory_limit, best) or best
+    return best if found is best else in_best_rounds(work, pinned, found, memory_limit)
 
 
 def fastest(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 from autoplan.cluster import ClusterSpec
 from autoplan.options import Parallelism, Training
 from autoplan.search import search
+from autoplan.search.further.rounds import in_other_rounds
+from autoplan.search.space.candidates import SpaceLimits, settings
 from tests.support.hand_made import llama
 from tests.support.planning import alone
 
@@ -26,6 +31,25 @@ def test_those_between_are_found_where_layers_divide_by_them() -> None:
     free_s, count, left_out = step_s(10)
     assert count == 5 and not any("stages on a rank" in told for told in left_out)
     assert free_s < step_s(10, virtual_stages=4)[0]
+
+
+def test_more_than_eight_are_found_where_each_has_one_layer() -> None:
+    assert step_s(24)[1] == 12
+
+
+def test_numbers_by_which_layers_divide_are_tried_of_plans_not_far_from_the_best() -> None:
+    """Nemotron-340B on 512 H100: with two stages on a rank microbatches of one row are 4.5% slower than the best plan,
+    and with twelve quicker."""
+    limits = SpaceLimits(devices=16, node=8, rows=64, segments=50)
+    asked = Parallelism(dp=1, tp=4, pp=4, zero=0, pipeline_schedule="interleaved", virtual_stages=2)
+    best, near, far = (next(settings(limits, replace(asked, micro_batch=rows))) for rows in (2, 1, 4))
+    found = {s: SimpleNamespace(candidate=s, step_s=own) for s, own in ((best, 1.0), (near, 1.045), (far, 1.1))}
+    sizes = SimpleNamespace(sizes=SimpleNamespace(repeated=48))
+    work = SimpleNamespace(limits=limits, found=found, operators=sizes, lying=list)
+    others = in_other_rounds(work, Parallelism(), found[best])
+    tried = {s: {o.virtual_stages for o in others if replace(o, virtual_stages=2) == s} for s in found}
+    assert tried == {best: {3, 4, 6, 12}, near: {3, 4, 6, 12}, far: set()}
+    assert in_other_rounds(work, Parallelism(virtual_stages=2), found[best]) == []
 
 
 def test_layers_that_do_not_divide_are_no_slower_than_by_any_pin() -> None:

@@ -1,8 +1,8 @@
-"""Numbers of stages on a rank between those that double, for the best interleaved plans.
+"""Numbers of stages on a rank between and beyond those that double, for the best interleaved plans.
 
-Candidates have 2, 4 or 8 stages on each rank, since each is dear to price. Layers may divide otherwise: of 7 layers on
-two ranks, six stages are nearly even, and four or eight aren't. So a plan that is a little slower than the best may be
-quicker with another number.
+Candidates have 2, 4 or 8 stages on each rank, and fewer where a pipeline is seldom idle, since each is dear to price.
+Layers may divide otherwise: of 7 layers on two ranks, six stages are nearly even, and four or eight aren't. So a plan
+that is a little slower than the best may be quicker with another number. What is found is a start for further numbers.
 """
 
 from __future__ import annotations
@@ -11,27 +11,33 @@ from dataclasses import replace
 
 from autoplan.options import Parallelism
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.space.candidates import MOST_ACTIONS, VIRTUAL_STAGES, Candidate
+from autoplan.search.space.candidates import MOST_ACTIONS, Candidate, divisors
 from autoplan.search.state import SearchState
 
 NEAR = 1.01  # times the best plan's seconds, up to which other numbers are tried of a plan
+EVEN = 1.08  # and those by which the layers divide, whose stages needn't be searched to be good
 
 
 def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> list[Candidate]:
-    """The candidates of the best plan, and of those near it, with more than half as many stages on a rank, and fewer
-    than twice as many; none where their number is pinned, and of plans that aren't interleaved."""
+    """The candidates of the best plan, and of those near it, with more than half as many stages on a rank, and up to
+    twice as many; of others not far from it with those by which the layers divide. None where their number is pinned,
+    and of plans that aren't interleaved."""
     if pinned.virtual_stages is not None:
         return []
-    near = [s for s, found in work.found.items() if found is not None and found.step_s <= NEAR * best.step_s]
-    others = dict.fromkeys(o for s in (best.candidate, *sorted(near)) for o in between(s))
+    priced_s = {s: found.step_s for s, found in work.found.items() if found and s.schedule == "interleaved"}
+    near, further = (sorted(s for s, own in priced_s.items() if own <= times * best.step_s) for times in (NEAR, EVEN))
+    layers = work.operators.sizes.repeated
+    others = dict.fromkeys([o for s in near for o in between(s)] + [o for s in further for o in evenly(s, layers)])
     fits = [o for o in others if o not in work.found and o.stages <= work.limits.segments]
     few = [o for o in fits if pinned.pipeline_schedule or 2 * o.stages * o.microbatches <= MOST_ACTIONS]
     return work.lying(few)
 
 
 def between(s: Candidate) -> list[Candidate]:
-    """The same with other numbers of stages on a rank, up to the next that are half or twice as many."""
-    if s.schedule != "interleaved":
-        return []
-    most = min(2 * s.virtual_stages, VIRTUAL_STAGES[-1])
-    return [replace(s, virtual_stages=v) for v in range(s.virtual_stages // 2 + 1, most)]
+    """The same with other numbers of stages on a rank, from above half as many to twice as many."""
+    return [replace(s, virtual_stages=v) for v in range(s.virtual_stages // 2 + 1, 2 * s.virtual_stages + 1)]
+
+
+def evenly(s: Candidate, layers: int) -> list[Candidate]:
+    """The same with each number of stages on a rank by which so many layers divide."""
+    return [replace(s, virtual_stages=v) for v in divisors(layers // s.pp) if v > 1] if layers % s.pp == 0 else []
