@@ -291,16 +291,21 @@ class DataAxis:
     def copies_once_s(self, parameter_bytes: float) -> float:
         """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them
         and back; a version of the weights; or of ZeRO what ``once_s`` gathers and scatters."""
+        if self.sharded:
+            return sum(self.sharded_copies_once_s(parameter_bytes))
         stored_s = self.copied_s(self.prices.stored * parameter_bytes)
-        if not self.sharded:
-            kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
-            kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
-            averaged_s = 2 * self.averaged * stored_s / self.local_steps
-            if self.outer:
-                averaged_s += self.prices.cold_s(OUTER_PASSES * self.prices.stored * parameter_bytes) / self.local_steps
-            return kept_s + (averaged_s if self.local_steps > 1 else stored_s)
-        gathered_s = self.copied_s(parameter_bytes) if self.zero < 3 else 0.0
-        return gathered_s + (0.0 if self.scatters_each else stored_s)
+        kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
+        kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
+        averaged_s = 2 * self.averaged * stored_s / self.local_steps
+        if self.outer:
+            averaged_s += self.prices.cold_s(OUTER_PASSES * self.prices.stored * parameter_bytes) / self.local_steps
+        return kept_s + (averaged_s if self.local_steps > 1 else stored_s)
+
+    def sharded_copies_once_s(self, parameter_bytes: float) -> tuple[float, float]:
+        """fully_shard's copies once a step: (of parameters that were gathered, of gradients that are scattered)."""
+        gathered_s = self.copied_s(parameter_bytes) if self.sharded and self.zero < 3 else 0.0
+        once = self.sharded and not self.scatters_each
+        return gathered_s, self.copied_s(self.prices.stored * parameter_bytes) if once else 0.0
 
     @property
     def parameter_share(self) -> float:

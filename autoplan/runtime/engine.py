@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -58,7 +59,8 @@ class PipelineEngine:
         self.modules, self.axis, self.device = stages, axis, device
         self.actions = rank_actions(spec, axis.rank)
         self.exchange = Exchange(spec, axis, device, groups)
-        self.stages = {stage.number: PipelineStage(spec, stage) for stage in stages}
+        self.unreduced: deque[Callable[[], None]] = deque()
+        self.stages = {stage.number: PipelineStage(spec, stage, self.unreduced) for stage in stages}
         self.no_loss = torch.zeros((), dtype=spec.activation_dtype(spec.lowered.loss.type), device=device)
 
     def resized(self, spec: ProgramSpec) -> PipelineEngine:
@@ -71,18 +73,28 @@ class PipelineEngine:
             stage.begin(scale)
         ahead = iter(self.stages.values())  # each stage's forwards begin after those of the one before
         next(ahead).prepare()
-        for action, following in zip(self.actions, (*self.actions[1:], None), strict=True):
+        for left, (action, following) in enumerate(zip(self.actions, (*self.actions[1:], None), strict=True), start=1):
+            begins = action.kind == "F" and not action.microbatch
             self.exchange.post(action)
             if following is not None:
                 self.exchange.post(following)
+            if begins:
+                self.stages[action.stage].ready()
             self.exchange.send(action, self.act(action, self.exchange.receive(action), keywords))
-            if action.kind == "F" and not action.microbatch and (coming := next(ahead, None)) is not None:
+            if begins and (coming := next(ahead, None)) is not None:
                 coming.prepare()
+            self.reduce(len(self.actions) - left)
         self.exchange.wait()
         for stage in self.stages.values():
             stage.finish()
         losses = [loss for stage in self.stages.values() for loss in stage.losses]
         return torch.stack(losses).sum() if losses else self.no_loss.clone()
+
+    def reduce(self, left: int) -> None:
+        """A share of the reductions that wait, so that the last are done before the last of ``left`` further actions,
+        beside whose compute they run."""
+        for _ in range(-(-len(self.unreduced) // max(1, left))):
+            self.unreduced.popleft()()
 
     def act(self, action: Action, received: Message, keywords: Keywords) -> Message:
         """Runs an action on what it reads; what the next stage, or the one before, is to read."""

@@ -8,7 +8,8 @@ predicts, as far as the program does what is priced in an order that is.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import starmap
 
 from autoplan.cost.step import straggling
@@ -21,6 +22,8 @@ from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.inter_op.chain_costs import divided_backward
 
 UPDATE = "update"
+GATHERED_COPIES = ("aten._foreach_copy_", "fsdp.split_with_sizes_copy")
+SCATTERED_COPIES = ("fsdp.chunk_cat",)
 
 Pool = tuple[int, str]
 """A block's number, and FORWARD or BACKWARD: what is recomputed is part of the backward."""
@@ -44,16 +47,50 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
     found = [0.0] * len(trace.calls)
     for number, seconds in balance(plan, trace).seconds.items():
         found[number] = seconds
+    beside = beside_collectives(trace, found)
+    own: dict[int, list[Launched]] = {number: [] for number in share.stages}
+    copied = copied_once(share)
+    for each in launched(trace, places_of(program, plan.lowered)):
+        if not any(each.call.name in names for _, names in copied):
+            own[stage_of(share, each.call)].append(each)
+    for number, calls in own.items():
+        spread_over_stage(found, replace(share, stages=(number,)), calls, beside)
+    for number in own:
+        for phase, more_s in slowed_once(replace(share, stages=(number,))).items():
+            lengthen(found, more_s, slowed_calls(share, number, phase, own))
+    for total_s, names in copied:
+        copies = [call for call in trace.calls if call.name in names and call.during != UPDATE]
+        spread(found, total_s, copies, [call.moved for call in copies])
+    updates = [c for c in trace.calls if c.during == UPDATE and (c.kind in LAUNCHED or found[c.number])]
+    left_s = update_s(share) - sum(total_s for total_s, _ in copied)
+    spread(found, left_s, updates, [found[c.number] or roofline_s(share, c) for c in updates])
+    topology = share.prices.topology
+    factor = straggling(topology.devices // topology.levels[0].size, topology.device)
+    return tuple(factor * seconds for seconds in found)
+
+
+def stage_of(share: RankShare, call: Call) -> int:
+    """The stage whose forward or backward a call is part of."""
+    said = call.during.partition(" of stage ")[2]
+    return int(said) if said else share.stages[0]
+
+
+def spread_over_stage(
+    found: list[float], share: RankShare, launches: Sequence[Launched], beside: Container[int]
+) -> None:
+    """Shares out what the plan says of one stage's blocks over the calls that its forwards and backwards launched.
+
+    beside  numbers of those that run beside a collective
+    """
     pools: dict[Pool, list[Launched]] = defaultdict(list)
     lost: dict[str, list[Call]] = defaultdict(list)
-    for each in launched(trace, places_of(program, plan.lowered)):
+    for each in launches:
         phase = FORWARD if each.phase == FORWARD else BACKWARD
         if each.place.block is not None:
             pools[each.place.block, phase].append(each)
         elif not each.call.line.startswith("program.py"):  # its constants have no price
             lost[phase].append(each.call)
     totals, slowed = pool_seconds(share), slowed_by_moves(share)
-    beside = beside_collectives(trace, found)
     for pool, calls in pools.items():
         weights, slowed_s = weights_of(share, calls), slowed.get(pool, 0.0)
         spread(found, totals.get(pool, 0.0) - slowed_s, [each.call for each in calls], weights)
@@ -62,16 +99,23 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
     for phase, others in lost.items():
         left_s = sum(seconds for pool, seconds in totals.items() if pool[1] == phase and pool not in pools)
         spread(found, left_s, others, [roofline_s(share, call) for call in others])
-    updates = [c for c in trace.calls if c.during == UPDATE and (c.kind in LAUNCHED or found[c.number])]
-    spread(found, update_s(share), updates, [found[c.number] or roofline_s(share, c) for c in updates])
-    topology = share.prices.topology
-    factor = straggling(topology.devices // topology.levels[0].size, topology.device)
-    return tuple(factor * seconds for seconds in found)
+
+
+def slowed_calls(share: RankShare, number: int, phase: str, own: Mapping[int, Sequence[Launched]]) -> list[Call]:
+    """The calls beside which a stage's collectives once a step run: its own first forward, or last backward. Where
+    stages wait for one another (``runtime.parallel.zero``) the round of the stage that the rank runs before it, and
+    none, while the rank waits, where there is no such stage."""
+    data, m, pp = share.loads.data, share.microbatches, share.plan.found.candidate.pp
+    first, last = 0, m - 1
+    if data.piped and data.sharded and number:
+        number, first, last = number - pp, min(pp, m) - 1, max(0, m - pp)
+    said = {f"{phase} {n}" for n in (range(first + 1) if phase == FORWARD else range(last, m))}
+    return [each.call for each in own.get(number, ()) if each.call.during.partition(" of stage ")[0] in said]
 
 
 def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
-    """What the plan says that the operators of each block take on a rank in one step, collectives and what they leave
-    exposed aside."""
+    """What the plan says that the operators of each block take in one step, collectives and what they leave exposed
+    aside."""
     loads, m, lowered = share.loads, share.microbatches, share.plan.lowered
     chain, data = loads.chain, loads.data
     totals: dict[Pool, float] = defaultdict(float)
@@ -98,7 +142,7 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             gathers_s -= (1 + share.prices.device.overlap_slowdown) * sum(moved.hidden_again_s for moved in again)
             partly_s = (float(chain.again_s[segment]) - gathers_s) * bool(part[place])
             totals[block, BACKWARD] += m * (back_s + (ahead_s if full[place] else partly_s))
-    return slowed_once(share, totals)
+    return totals
 
 
 def slowed_by_moves(share: RankShare) -> Mapping[Pool, float]:
@@ -129,18 +173,16 @@ def beside_collectives(trace: RankTrace, seconds: Sequence[float]) -> set[int]:
     return found
 
 
-def slowed_once(share: RankShare, totals: Mapping[Pool, float]) -> Mapping[Pool, float]:
-    """The same with what the data axis' collectives once a step cost the compute beside which they run: gathers under
-    forwards, sums of gradients under backwards."""
+def slowed_once(share: RankShare) -> Mapping[str, float]:
+    """What the data axis' collectives once a step cost the compute beside which they run: gathers under the first
+    forward, sums of gradients under the last backward."""
     loads, data = share.loads, share.loads.data
     hidden_s = sum(loads.once_s(at)[1] for at in share.intervals)
     ahead_s = 0.0
     if data.shared and 0 < data.zero < 3:
         gathers = [(loads.forward_s(at), sum(map(data.gather_s, loads.unit_bytes(at)))) for at in share.intervals]
         ahead_s = sum(starmap(data.hidden_s, gathers))
-    more = {FORWARD: slowed_s(share, ahead_s), BACKWARD: slowed_s(share, hidden_s - ahead_s)}
-    whole = {phase: sum(s for pool, s in totals.items() if pool[1] == phase) or 1.0 for phase in more}
-    return {pool: seconds * (1 + more[pool[1]] / whole[pool[1]]) for pool, seconds in totals.items()}
+    return {FORWARD: slowed_s(share, ahead_s), BACKWARD: slowed_s(share, hidden_s - ahead_s)}
 
 
 def slowed_s(share: RankShare, hidden_s: float) -> float:
@@ -155,6 +197,13 @@ def open_s(share: RankShare, price: BlockCost, *, backward: bool) -> float:
     slowdown = share.prices.device.overlap_slowdown
     hidden_s = sum(m.hidden_backward_s if backward else m.hidden_forward_s for m in price.moves)
     return sum(crossing_s(share.prices, m, backward=backward) for m in price.moves) - (1 + slowdown) * hidden_s
+
+
+def copied_once(share: RankShare) -> list[tuple[float, tuple[str, ...]]]:
+    """Of these copies fully_shard's, with its operators: of what is gathered, of what is scattered."""
+    data, size = share.loads.data, sum(map(share.loads.parameter_bytes, share.intervals))
+    found = zip(data.sharded_copies_once_s(size), (GATHERED_COPIES, SCATTERED_COPIES), strict=True)
+    return [(seconds, names) for seconds, names in found if seconds]
 
 
 def update_s(share: RankShare) -> float:

@@ -11,9 +11,11 @@ Levels differ in when the whole parameters are gathered and when gradients are r
         last segment's backward follows its forward, so that what was gathered stays
 
 Offloaded parameters lie in the host's memory between uses, by fully_shard's CPUOffloadPolicy, and are updated there.
-Under a pipeline gradients are reduced once at every level: under the stage's last backward, or after it where that is
-split in two. What a step gathers once a stage begins to gather before its first input is there, and what it sums is
-waited for when the rank's last backward is done: else every stage behind would wait, too.
+Under a pipeline gradients are reduced once at every level. Stages wait for one another, so that whatever a stage does
+between a message that it reads and the one that it sends adds up over all of them. What a step gathers once is copied
+into place before a stage's first input is there; and its gradients are reduced once the last message has left it,
+unit by unit, between what the rank still has to do. The chain's first stage, for which nobody waits, gathers under its
+first forward and reduces under its last backward. What is summed is waited for when the rank's last backward is done.
 """
 
 import importlib
@@ -159,15 +161,19 @@ def release(modules: Sequence[nn.Module]) -> None:
                 group.mesh_info.shard_process_group = group.mesh_info.replicate_process_group = None
 
 
-def gather_ahead(stage: nn.Module) -> None:
-    """Begins to gather the segment that a step's first forward of the stage reads first, in whose hook fully_shard
-    waits for it: else it would be gathered once its input is there, and every stage behind waits as long. Of a stage
-    that isn't sharded, nothing."""
+def gather_ahead(stage: nn.Module, *, whole: bool) -> None:
+    """Begins to gather what a step gathers once of a stage: ``whole``, or what its first forward reads first, in whose
+    hook fully_shard waits for it. Of a stage that isn't sharded, nothing."""
     if isinstance(stage, FSDPModule):
-        inner = (m for m in stage.modules() if m is not stage and next(m.parameters(), None) is not None)
-        first = next((m for m in inner if isinstance(m, FSDPModule)), None)
-        for unit in (stage, first) if first is not None else (stage,):
+        inner = [m for m in fsdp_modules(stage) if m is not stage and next(m.parameters(), None) is not None]
+        for unit in (stage, *(inner if whole else inner[:1])):
             unit.unshard(async_op=True)
+
+
+def gathered(stage: nn.Module) -> None:
+    """Copies what was gathered into place."""
+    for unit in fsdp_modules(stage):
+        unit.unshard()
 
 
 def before_microbatch(stage: nn.Module, level: int, last: bool, once: bool, waits: bool = True) -> None:
@@ -186,18 +192,17 @@ def before_microbatch(stage: nn.Module, level: int, last: bool, once: bool, wait
         stage.set_requires_gradient_sync(last)
 
 
-def reduce_gradients(stage: nn.Module) -> None:
-    """Reduces gradients that no backward of autograd's has seen, and lets go of the gathered parameters.
+def reductions(stage: nn.Module) -> list[Callable[[], None]]:
+    """What reduces the gradients that a stage's backwards have added up, unit by unit, those of its end first; the
+    gathered parameters are let go.
 
     fully_shard has no public call for it; torch.distributed.pipelining makes these (stage.py, ``perform_reduce_grad``).
     """
     if not isinstance(stage, FSDPModule):
-        return
-    before_microbatch(stage, 1, last=True, once=True)
-    for state in stage._get_fsdp_state()._state_ctx.all_states:
-        for group in state._fsdp_param_groups:
-            group.post_backward()
-    finish_backward(stage)
+        return []
+    before_microbatch(stage, 1, last=True, once=True, waits=False)
+    states = reversed(stage._get_fsdp_state()._state_ctx.all_states)
+    return [group.post_backward for state in states for group in reversed(state._fsdp_param_groups)]
 
 
 def finish_backward(stage: nn.Module) -> None:

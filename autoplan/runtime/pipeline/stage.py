@@ -4,7 +4,8 @@ After a forward the graph stays, by the edges at which gradients enter it, and t
 back. The stage's result stays only where the graph itself reads it: it goes once it is sent.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import Keywords, StageModule
-from autoplan.runtime.parallel.zero import before_microbatch, finish_backward, gather_ahead, reduce_gradients
+from autoplan.runtime.parallel.zero import before_microbatch, finish_backward, gather_ahead, gathered, reductions
 from autoplan.runtime.pipeline.split_backward import Halves, backward_inputs, backward_weights
 from autoplan.runtime.program_spec import ProgramSpec
 
@@ -37,10 +38,13 @@ class Kept:
 
 
 class PipelineStage:
-    """One stage of this rank."""
+    """One stage of this rank.
 
-    def __init__(self, spec: ProgramSpec, module: StageModule) -> None:
-        self.module, self.number = module, module.number
+    unreduced  of the rank: what is left to do of the reductions of stages whose last backward is over
+    """
+
+    def __init__(self, spec: ProgramSpec, module: StageModule, unreduced: deque[Callable[[], None]]) -> None:
+        self.module, self.number, self.unreduced = module, module.number, unreduced
         self.last = module.number == len(spec.lowered.stages) - 1
         self.level, self.count = spec.parallelism.zero or 0, spec.microbatches
         self.scale: Scale = unscaled
@@ -56,10 +60,15 @@ class PipelineStage:
     def prepare(self) -> None:
         """Before the step's first forward: what is gathered once a step begins to be."""
         if self.level in (1, 2):
-            gather_ahead(self.module)
+            gather_ahead(self.module, whole=self.number > 0)
+
+    def ready(self) -> None:
+        """Before the first forward's input is waited for: what is gathered stands in its place."""
+        if self.level in (1, 2) and self.number > 0:
+            gathered(self.module)
 
     def finish(self) -> None:
-        """After all backwards of this rank's stages."""
+        """After all backwards of this rank's stages, and their reductions."""
         finish_backward(self.module)
 
     def forward(self, microbatch: int, received: Message, keywords: Keywords) -> Message:
@@ -81,8 +90,10 @@ class PipelineStage:
         """The whole backward; the inputs' gradients, which the stage before reads."""
         kept = self.kept.pop(microbatch)
         self.left -= 1
-        before_microbatch(self.module, self.level, last=self.left == 0, once=True, waits=False)
+        before_microbatch(self.module, self.level, last=not self.left and not self.number, once=True, waits=False)
         torch.autograd.backward(*self.roots(kept, received))
+        if not self.left and self.number:
+            self.unreduced += reductions(self.module)
         return gradients_of(kept.inputs, [x.grad for x in kept.inputs])
 
     def backward_inputs(self, microbatch: int, received: Message) -> Message:
@@ -105,7 +116,7 @@ class PipelineStage:
         else:
             backward_weights(list(self.module.parameters()), kept.halves)
         if not self.left:
-            reduce_gradients(self.module)
+            self.unreduced += reductions(self.module)
 
     def roots(self, kept: Kept, received: Message) -> tuple[list[GradientEdge], list[Tensor | None]]:
         """Where gradients enter, and which."""
