@@ -103,11 +103,11 @@ def spread_over_stage(
 
 def slowed_calls(share: RankShare, number: int, phase: str, own: Mapping[int, Sequence[Launched]]) -> list[Call]:
     """The calls beside which a stage's collectives once a step run: its own first forward, or last backward. Where
-    stages wait for one another (``runtime.parallel.zero``) the round of the stage that the rank runs before it, and
-    none, while the rank waits, where there is no such stage."""
+    stages wait for one another (``runtime.parallel.zero``, ``gradient_buckets``) the round of the stage that the rank
+    runs before it, and none, while the rank waits, where there is no such stage."""
     data, m, pp = share.loads.data, share.microbatches, share.plan.found.candidate.pp
     first, last = 0, m - 1
-    if data.piped and data.sharded and number:
+    if data.piped and number and (data.sharded or len(share.stages) == 1):
         number, first, last = number - pp, min(pp, m) - 1, max(0, m - pp)
     said = {f"{phase} {n}" for n in (range(first + 1) if phase == FORWARD else range(last, m))}
     return [each.call for each in own.get(number, ()) if each.call.during.partition(" of stage ")[0] in said]

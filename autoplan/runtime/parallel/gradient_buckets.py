@@ -5,7 +5,9 @@ copied there as it comes, the others' are added to it there, and the all-reduce 
 they come in half precision and the sum is in float32: one kernel reads a gradient, adds it and writes the sum. It
 begins during the last microbatch's backward, as soon as a bucket and all before it are complete, so that every rank
 begins the same sums in the same order; what is left then, because it got no gradient or because fully_shard gives its
-part of it late, follows the backward. Between microbatches nothing is exchanged.
+part of it late, follows the backward. Between microbatches nothing is exchanged. A rank of one stage, whose gradient
+the stage before waits for, begins after its last backward: the sums would slow what all wait for, and run beside the
+others' backwards as well.
 
 Ranks needn't have gradients of the same parameters: behind its gradients a bucket counts the ranks that had each. One
 that no rank had stays without; one that only others had is their sum.
@@ -130,6 +132,8 @@ class GradientSums:
 
     def __init__(self, spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]) -> None:
         self.buckets = rank_buckets(spec, held, axes)
+        one_stage = len(spec.lowered.stages) == spec.size(PIPELINE)
+        self.awaited = one_stage and PIPELINE in axes and axes[PIPELINE].rank > 0
         self.started = len(self.buckets)
         self.hooks = [
             each.parameter.register_post_accumulate_grad_hook(partial(self.came, bucket, place))
@@ -159,7 +163,7 @@ class GradientSums:
     def came(self, bucket: Bucket, place: int, _: Tensor) -> None:
         """Autograd has given a gradient: the sums begin of the next buckets that are complete."""
         bucket.take(place)
-        while self.started < len(self.buckets) and not self.buckets[self.started].pending:
+        while not self.awaited and self.started < len(self.buckets) and not self.buckets[self.started].pending:
             self.buckets[self.started].start()
             self.started += 1
 
