@@ -165,8 +165,9 @@ def gather_ahead(stage: nn.Module, *, whole: bool) -> None:
     """Begins to gather what a step gathers once of a stage: ``whole``, or what its first forward reads first, in whose
     hook fully_shard waits for it. Of a stage that isn't sharded, nothing."""
     if isinstance(stage, FSDPModule):
-        inner = [m for m in fsdp_modules(stage) if m is not stage and next(m.parameters(), None) is not None]
-        for unit in (stage, *(inner if whole else inner[:1])):
+        inner = [m for m in stage.modules() if m is not stage and next(m.parameters(), None) is not None]
+        units = [m for m in inner if isinstance(m, FSDPModule)]
+        for unit in (stage, *(units if whole else units[:1])):
             unit.unshard(async_op=True)
 
 
