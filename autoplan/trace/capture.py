@@ -5,10 +5,10 @@ import logging
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx, nn
@@ -18,6 +18,7 @@ from torch.nn.modules import transformer  # nowhere public is the look into mask
 
 from autoplan.errors import AutoplanError, TraceError
 
+STACKS = "do_not_emit_stack_traces"
 OURS = Path(__file__).parent.parent
 LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str(OURS))
 
@@ -38,13 +39,13 @@ def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
 def unread() -> Iterator[None]:
     """Without what export makes for readers of its graph: the stack that each node comes from, and the graph's Python
     code after each of its passes. They take four tenths of its time, and nothing here reads them."""
-    config: Any = fx.config
-    before, config.do_not_emit_stack_traces = config.do_not_emit_stack_traces, True
-    try:
-        with _use_lazy_graph_module(True):
-            yield
-    finally:
-        config.do_not_emit_stack_traces = before
+    with _use_lazy_graph_module(True), (patch.object(fx.config, STACKS, True) if has_stacks_off() else nullcontext()):
+        yield
+
+
+def has_stacks_off() -> bool:
+    """torch 2.11 makes stacks whatever is asked for."""
+    return hasattr(fx.config, STACKS)
 
 
 @contextmanager

@@ -58,6 +58,11 @@ def test_settings_are_as_before_also_where_the_module_can_not_be_traced() -> Non
         assert lazy._use_lazy_graph_module_flag is False
 
 
+def test_a_torch_that_makes_stacks_all_the_same_traces_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoplan.trace.capture.has_stacks_off", lambda: False)
+    assert any(node.stack_trace for node in capture(Doubled(), [torch.zeros(2)]).graph.nodes)
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_who_asked_for_no_stacks_gets_none_after(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fx.config, "do_not_emit_stack_traces", asked)

@@ -37,11 +37,10 @@ def threshold(name: str) -> int:
 
 VIEWS = ("_unsafe_view", "alias", "detach")
 """Names of operators that inductor makes no kernel of, beside those whose schema says so."""
-GATHERING = ("embedding", "gather", "index", "index_select")
-"""Those that read of a tensor in memory what they return."""
-ELEMENTWISE = ("arange", "cat", "clone", "constant_pad_nd", "full", "full_like", "iota", "scalar_tensor",
-               "select_scatter", "slice_scatter", *GATHERING)  # fmt: skip
-"""Those that it computes element by element, beside those that are tagged so."""
+ELEMENTWISE = ("arange", "cat", "clone", "constant_pad_nd", "embedding", "full", "full_like", "gather", "index",
+               "index_select", "iota", "scalar_tensor", "select_scatter", "slice_scatter")  # fmt: skip
+"""Those that it computes element by element, beside those that are tagged so. What is gathered from is computed there,
+too, as far as it isn't written anyway."""
 
 
 OWN = ("aten", "prims")
@@ -193,8 +192,20 @@ def is_elementwise(node: fx.Node) -> bool:
         return False
     target: Any = node.target
     return target.namespace in OWN and not target._schema.is_mutable and (
-        torch.Tag.pointwise in target.tags or target._opname in ELEMENTWISE
+        torch.Tag.pointwise in target.tags or target._opname in ELEMENTWISE or is_set_constant(node)
     )  # fmt: skip
+
+
+def is_set_constant(node: fx.Node) -> bool:
+    """Whether a constant tensor gets another constant at one place of each row, as a cross-entropy's backward makes it:
+    inductor compares places instead (``scatter_upon_const_tensor`` of its joint graph's passes)."""
+    if node.target is not torch.ops.aten.scatter.value or not config.optimize_scatter_upon_const_tensor:
+        return False
+    constant, dim, index = node.args[0], node.args[1], node.args[2]
+    assert isinstance(constant, fx.Node) and isinstance(dim, int) and isinstance(index, fx.Node)
+    wanted = [*constant.meta["val"].shape]
+    wanted[dim] = 1
+    return constant.target is torch.ops.aten.full.default and [*index.meta["val"].shape] == wanted
 
 
 def is_reduction(node: fx.Node) -> bool:
@@ -203,12 +214,8 @@ def is_reduction(node: fx.Node) -> bool:
 
 def realized_operands(node: fx.Node) -> Sequence[fx.Node]:
     """The operands that are to lie in memory."""
-    if is_a_view(node):
-        return ()
-    if is_elementwise(node) or is_reduction(node):
-        gathers = node.target._opname in GATHERING  # type: ignore[union-attr]
-        return node.all_input_nodes[:1] if gathers else ()
-    return node.all_input_nodes
+    computed = is_a_view(node) or is_elementwise(node) or is_reduction(node)
+    return () if computed else node.all_input_nodes
 
 
 def work_of(node: fx.Node) -> int:
