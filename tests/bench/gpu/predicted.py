@@ -1,4 +1,4 @@
-"""What was measured, beside what is predicted by the measured profile, and rehearsed. It needs no device."""
+"""What was measured, beside what is predicted and rehearsed. It needs no device."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(setting: Setting) -> Result:
     wrong += [f"{row.name}: step time {row.seconds_off:+.1%}" for row in rows if abs(row.seconds_off) > BOUND]
     wrong += [f"{row.name}: peak memory {row.bytes_off:+.1%}" for row in rows if abs(row.bytes_off) > BOUND]
     told = (
-        "Plans of one rank, priced by the measured profile. Peaks are of tensors on the device in a step and its "
+        f"Plans of one rank, priced by {setting.priced_by}. Peaks are of tensors on the device in a step and its "
         "update; kernels are what a rehearsal counts, against the profiler's, copies left out. Asked: predicted "
         f"seconds and bytes within {BOUND:.0%} of the measured."
     )

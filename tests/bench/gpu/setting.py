@@ -50,10 +50,18 @@ class Setting:
         """What ``note_device`` left."""
         return (self.folder / DEVICE).read_text()
 
+    @property
+    def known(self) -> str:
+        return NAMED.get(self.device, self.device)
+
+    @property
+    def priced_by(self) -> str:
+        return "the measured profile" if (self.folder / PROFILE).exists() else f"the profile {self.known} that ships"
+
     def cluster(self, ranks: int = 1) -> ClusterSpec:
         """One node, by the measured profile where there is one."""
         profile = self.folder / PROFILE
-        return ClusterSpec(1, ranks, str(profile) if profile.exists() else NAMED.get(self.device, self.device))
+        return ClusterSpec(1, ranks, str(profile) if profile.exists() else self.known)
 
     def module(self, name: str, size: Size | None = None, dropout: bool = False) -> nn.Module:
         """On the CPU, with the same values each time."""
