@@ -48,7 +48,8 @@ def rehearse_rank(
     """
     file = Path(folder) / "program.py"
     record = read_folder(folder)
-    spec = program_spec(record, folder)
+    # the fake device stands for the plan's, processors too
+    spec = replace(program_spec(record, folder), on_processors=False)
     module = program_module(folder)
     if microbatches is not None:
         spec = shortened(spec, microbatches)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import autoplan
 from autoplan import ClusterSpec, Parallelism, Plan, Training, compile
 from autoplan.ir.start import Start
 from tests.support.planning import alone, parallelize_alone
@@ -34,7 +35,10 @@ def test_the_passes_run_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in PASSES:
         noting(name)
-    planned()
+    with alone():  # a trace of its own: a shared one is no pass
+        autoplan.parallelize(
+            nn.Linear(4, 4), "1x2 cpu", BATCH, loss_fn=nn.functional.mse_loss, training=TRAINING, parallelism=PINNED
+        )
     assert tuple(ran) == PASSES
 
 
