@@ -3,12 +3,13 @@
 import linecache
 import logging
 import sysconfig
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from unittest.mock import patch
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -19,6 +20,7 @@ from torch.nn.modules import transformer  # nowhere public is the look into mask
 from autoplan.errors import AutoplanError, TraceError
 
 STACKS = "do_not_emit_stack_traces"
+CAPTURING = threading.RLock()  # what a capture sets, torch has once for all threads
 OURS = Path(__file__).parent.parent
 LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str(OURS))
 
@@ -26,7 +28,7 @@ LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str
 def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
     """The exported program, with linear, attention and norms whole. TraceError names the line."""
     try:
-        with warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread(), unread():
+        with CAPTURING, warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread(), unread():
             warnings.simplefilter("ignore")  # what export deprecates inside itself
             return torch.export.export(module, tuple(args), strict=False)
     except AutoplanError:
@@ -38,14 +40,18 @@ def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
 @contextmanager
 def unread() -> Iterator[None]:
     """Without what export makes for readers of its graph: the stack that each node comes from, and the graph's Python
-    code after each of its passes. They take four tenths of its time, and nothing here reads them."""
-    with _use_lazy_graph_module(True), (patch.object(fx.config, STACKS, True) if has_stacks_off() else nullcontext()):
-        yield
-
-
-def has_stacks_off() -> bool:
-    """torch 2.11 makes stacks whatever is asked for."""
-    return hasattr(fx.config, STACKS)
+    code after each of its passes. They take four tenths of its time, and nothing here reads them. torch 2.11 has no
+    setting for stacks, and keeps them."""
+    config: Any = fx.config
+    before = getattr(config, STACKS, None)
+    if before is not None:
+        setattr(config, STACKS, True)
+    try:
+        with _use_lazy_graph_module(True):
+            yield
+    finally:
+        if before is not None:
+            setattr(config, STACKS, before)
 
 
 @contextmanager
