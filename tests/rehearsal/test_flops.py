@@ -31,6 +31,12 @@ def test_so_are_they_in_the_backward() -> None:
     assert grouped == flops_of(BACKWARD.default, (q, q, heads(4), heads(4), *rest), {}, (q, q, q)) > 0
 
 
+def test_a_kernel_called_by_its_own_name_has_those_of_its_formula() -> None:
+    kernel, q = aten._flash_attention_forward, heads(4)
+    given = (q, q, q, None, None, 16, 16, 0.0, False, False)
+    assert flops_of(kernel.default, given, {}, (q,)) == flop_registry[kernel](*given, out_val=(q,)) > 0
+
+
 def test_an_operator_without_products_has_none() -> None:
     x = torch.ones(3)
     assert flops_of(aten.add.Tensor, (x, x), {}, x) == 0

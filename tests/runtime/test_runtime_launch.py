@@ -194,6 +194,15 @@ def test_more_ranks_than_accelerators_are_told_without_a_traceback(tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
+def test_a_plan_for_processors_needs_a_group_that_sends_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
+    monkeypatch.setattr("torch.distributed.get_backend_config", lambda: "cpu:gloo,cuda:nccl")
+    assert launch.device_of("nccl", on_processors=True) == torch.device("cpu")
+    monkeypatch.setattr("torch.distributed.get_backend_config", lambda: "cuda:nccl")
+    with pytest.raises(LaunchError, match="a process group of nccl: the plan is one for CPUs"):
+        launch.device_of("nccl", on_processors=True)
+
+
 def test_torchrun_s_count_is_in_the_error() -> None:
     with pytest.raises(LaunchError, match="the plan needs 8 processes, torchrun started 2"):
         launch.check_count(8, 2, torchrun=True)

@@ -85,8 +85,8 @@ def join(mesh: Mesh, timeout_s: float = TIMEOUT_S, on_processors: bool = False) 
     timeout_s      longest that a rank may be in one phase of its work before it is told to hang, and all end
     on_processors  on the CPU, whatever accelerator is here
 
-    LaunchError where their number isn't the mesh's number of devices, or a node has more of them than accelerators;
-    LostRankError where one doesn't come.
+    LaunchError where their number isn't the mesh's number of devices, a node has more of them than accelerators, or a
+    group that stands can't send from where the plan runs; LostRankError where one doesn't come.
     """
     owned, others = not dist.is_initialized(), frozenset[ProcessGroup]()
     if owned:
@@ -160,7 +160,14 @@ def watched(info: RankInfo, run_id: str, timeout_s: float) -> Watchdog:
 
 
 def device_of(backend: str, on_processors: bool) -> torch.device:
-    """Where tensors live in a process group that somebody else started."""
+    """Where tensors live in a process group that somebody else started. LaunchError where that takes none of the CPU's
+    and the plan is one for processors."""
+    if on_processors and "cpu:" not in dist.get_backend_config():
+        raise LaunchError(
+            f"a process group of {backend}",
+            "the plan is one for CPUs, whose tensors this backend doesn't send",
+            'call init_process_group("cpu:gloo,cuda:nccl"), or plan for the accelerators',
+        )
     device = torch.accelerator.current_accelerator(check_available=True)
     if backend == "gloo" or on_processors or device is None:
         return torch.device("cpu")
