@@ -79,7 +79,7 @@ class RankPool:
     """``size`` local ranks.
 
     timeout_s  longest a run may take before the ranks that have not finished are named and ended
-    fork       None: fork unless an accelerator or torch.distributed is already in use here
+    fork       None: fork unless torch is built for an accelerator, or torch.distributed is already in use here
 
     After a failed run the workers are ended; the next run starts new ones.
     """
@@ -206,10 +206,9 @@ class RankPool:
 
 
 def can_fork() -> bool:
-    """Whether a child can use torch after a fork: not with an accelerator's context, nor inside a process group."""
-    device = torch.accelerator.current_accelerator(check_available=True)
-    started = device is not None and torch.get_device_module(device).is_initialized()
-    return not started and not distributed.is_initialized()
+    """Whether a child can use torch after a fork: not inside a process group, nor where torch is built for an
+    accelerator: with a device, or with fake tensors in its place, autograd has threads, which no fork takes along."""
+    return torch.accelerator.current_accelerator() is None and not distributed.is_initialized()
 
 
 def _start_forked(rank: int, size: int, stacks: Path, others: list[Connection]) -> _Worker:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import distributed
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
 from autoplan.errors import LayoutError
@@ -106,6 +107,19 @@ def test_a_fork_is_safe_after_the_parent_has_used_its_thread_pool():
     finally:
         torch.set_num_threads(threads)
     assert results == [(1, 1600.0), (1, 1600.0)]
+
+
+def test_no_fork_where_torch_is_built_for_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fake tensors stand for its devices, and give autograd threads, whether there is one or not."""
+    built = torch.device("cuda")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: (
+        None if check_available else built
+    ))  # fmt: skip
+    assert not RankPool(1).fork
+    with FakeTensorMode():
+        torch.ones(2, requires_grad=True).sum().backward()
+    with RankPool(1) as pool:
+        assert pool.run(product_and_gradient, 2, timeout_s=60) == [(1, 4.0)]
 
 
 @pytest.mark.parametrize("size", sampled([1, 2], [1]))
