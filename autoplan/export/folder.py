@@ -356,9 +356,9 @@ def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) ->
 
 
 def on_processors(cluster: ClusterSpec) -> bool:
-    """Whether a cluster's devices are processors: their memory is the host's own."""
-    host = cluster.profile()[0].host
-    return host is not None and host.own
+    """Whether all of a cluster's devices are processors: their memory is the host's own."""
+    hosts = [device.host for device, _ in cluster.topology().kinds]
+    return all(host is not None and host.own for host in hosts)
 
 
 def values_of(start: Start, folder: str | os.PathLike) -> Path:
