@@ -40,7 +40,7 @@ def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
 @contextmanager
 def unread() -> Iterator[None]:
     """Without what export makes for readers of its graph: the stack that each node comes from, and the graph's Python
-    code after each of its passes. They take four tenths of its time, and nothing here reads them. torch 2.11 has no
+    code after each of its passes. They take much of its time, and nothing here reads them. torch 2.11 has no
     setting for stacks, and keeps them."""
     config: Any = fx.config
     before = getattr(config, STACKS, None)

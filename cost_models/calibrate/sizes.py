@@ -1,8 +1,9 @@
 """The cases of a calibration: a spread of shapes that models use, from what is ruled by latency to what is by rates.
 
 Each family is listed from its smallest; ``measure`` leaves out what a slow device would spend its budget on. On an
-accelerator the host takes 6 to 90 us to launch an operator, as long as a GPU takes for a product of 1024 cubed: smaller
-ones would say nothing of the device, so there are few of them, and larger ones in their place.
+accelerator the host may take longer to launch an operator than the device to run it (on an H100 up to products of
+1024 cubed: profile.csv of ``make gpu``). Such sizes say nothing of the device, so there are few of them, and larger
+ones in their place.
 """
 
 from __future__ import annotations

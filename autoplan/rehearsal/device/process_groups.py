@@ -61,24 +61,20 @@ class FakeWork(dist._Work):
         return future
 
 
-class FakeGroup(_Group):
-    """A group of ranks as this one sees it.
+class NamedGroup(_Group):
+    """A process group written in Python: its names, of which torch asks.
 
-    ranks   the members' global numbers, in the group's order
-    span    of them
-    number  of the rank's groups of this span, in the order in which they were made
+    backend  the name that it is registered under
     """
 
-    def __init__(self, rank: int, ranks: Sequence[int], listener: CallListener) -> None:
-        super().__init__(rank, len(ranks))
-        self.ranks, self.listener = tuple(ranks), listener
-        self.span = span_of(ranks)
-        self.number = listener.joins(self.span)
+    backend = ""
 
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
         self.name = self.description = ""
 
     def getBackendName(self) -> str:
-        return BACKEND
+        return self.backend
 
     def setGroupName(self, name: str) -> None:
         self.name = name
@@ -91,6 +87,23 @@ class FakeGroup(_Group):
 
     def getGroupDesc(self) -> str:
         return self.description
+
+
+class FakeGroup(NamedGroup):
+    """A group of ranks as this one sees it.
+
+    ranks   the members' global numbers, in the group's order
+    span    of them
+    number  of the rank's groups of this span, in the order in which they were made
+    """
+
+    backend = BACKEND
+
+    def __init__(self, rank: int, ranks: Sequence[int], listener: CallListener) -> None:
+        super().__init__(rank, len(ranks))
+        self.ranks, self.listener = tuple(ranks), listener
+        self.span = span_of(ranks)
+        self.number = listener.joins(self.span)
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> FakeWork:
         operation = reduction(opts)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from autoplan.rehearsal.device.process_groups import NamedGroup
+
 BACKEND = "staged"
-_Group: Any = dist.ProcessGroup  # its methods are declared with overloads, of which torch calls one
 _Work: Any = dist._Work
 
 
@@ -46,28 +47,14 @@ class StagedWork(_Work):
         return future
 
 
-class StagedGroup(_Group):
+class StagedGroup(NamedGroup):
     """Collectives end before they return; messages end when they are waited for, so that two ranks may exchange."""
+
+    backend = BACKEND
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: Any) -> None:
         super().__init__(rank, size)
         self.gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
-        self.name = self.description = ""
-
-    def getBackendName(self) -> str:
-        return BACKEND
-
-    def setGroupName(self, name: str) -> None:
-        self.name = name
-
-    def getGroupName(self) -> str:
-        return self.name
-
-    def setGroupDesc(self, description: str) -> None:
-        self.description = description
-
-    def getGroupDesc(self) -> str:
-        return self.description
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> StagedWork:
         return self._ended(lambda host: self._reduced(host, opts), tensors, tensors)
