@@ -25,6 +25,7 @@ MODULES = {
         if isfunction(found) and found.__module__ == typed.__name__ and not name.startswith("_")
     ),
     "autoplan.runtime.memory.activation_offload": ("offload_activations",),
+    "autoplan.runtime.memory.restored_buffers": ("restores_buffers",),
     "autoplan.runtime.memory.selective": ("recompute_selectively", "recomputable", "keeps"),
 }
 """The functions that a program may import, by module."""

@@ -15,7 +15,7 @@ from autoplan.emit.naming import REST, keyword_arguments
 from autoplan.emit.size_names import Names, Sized
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
 from autoplan.ir.graph import Segment, free_name
-from autoplan.ir.typed_program import Compute, Lowered, LoweredStage, Statement, needed
+from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, LoweredStage, Statement, needed
 
 
 @dataclass(frozen=True)
@@ -218,24 +218,25 @@ def emit_run(
     comment = shape_comment(block.outputs[0], scope.live) if len(block.outputs) == 1 else ""
     if not run.repeated:
         module = f"self.{run.attribute}"
-        code = f"{target} = {checkpointed(module, arguments) if again else f'{module}({arguments})'}"
+        code = f"{target} = {checkpointed(module, arguments, block) if again else f'{module}({arguments})'}"
         return [commented(code, comment, 8)], after
     if again == 0:
         lines = [f"        for layer in self.{run.attribute}:"]
         lines.append(commented(f"{target} = layer({arguments})", comment, 12))
     elif again == run.last - run.first:
         lines = [f"        for layer in self.{run.attribute}:"]
-        lines.append(commented(f"{target} = {checkpointed('layer', arguments)}", comment, 12))
+        lines.append(commented(f"{target} = {checkpointed('layer', arguments, block)}", comment, 12))
     else:
         lines = [f"        for i, layer in enumerate(self.{run.attribute}):"]
         lines += [f"            if i < {again}:  # activations recomputed in the backward"]
-        lines += [f"                {target} = {checkpointed('layer', arguments)}", "            else:"]
+        lines += [f"                {target} = {checkpointed('layer', arguments, block)}", "            else:"]
         lines.append(commented(f"{target} = layer({arguments})", comment, 16))
     return lines, after
 
 
-def checkpointed(module: str, arguments: str) -> str:
-    return f"checkpoint({module}, {arguments}, use_reentrant=False)"
+def checkpointed(module: str, arguments: str, block: LoweredBlock) -> str:
+    once = f", context_fn=restores_buffers({module})" if block.buffers else ""
+    return f"checkpoint({module}, {arguments}, use_reentrant=False{once})"
 
 
 def emit_counts(lowered: Lowered, reserved: frozenset[str], programs: Sequence[Sized] = ()) -> list[str]:

@@ -3,24 +3,35 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from autoplan.ir.graph import Block, Model, Node, Ref
+from autoplan.ir.graph import BATCH_NORM, UPDATE_BUFFER, Block, Model, Node, Ref
 from autoplan.ir.randomness import ATTENTION, DROPOUT, DROPOUT_ARGUMENT, node_with
 from autoplan.trace.blocks import renamed
 
-BATCH_NORM = "autoplan.batch_norm"
 RUNNING_MEAN, TRACKED, IN_TRAINING = 3, 5, 6  # of batch norm's arguments
 
 Change = Callable[[Node], Node]
 
 
 def evaluated(model: Model) -> Model:
-    """The model without dropout, batch norm by its running statistics where it keeps any."""
-    return replace(model, blocks=tuple(changed(block, evaluated_node) for block in model.blocks))
+    """The model without dropout, batch norm by its running statistics where it keeps any; no buffer changes."""
+    return replace(model, blocks=tuple(unchanging(changed(block, evaluated_node)) for block in model.blocks))
 
 
 def without_dropout(model: Model) -> Model:
     """The model as it trains where nothing is dropped."""
     return replace(model, blocks=tuple(changed(block, undropped) for block in model.blocks))
+
+
+def unchanging(block: Block) -> Block:
+    """The block without the updates of buffers, and without what serves these alone."""
+    if not any(node.op == UPDATE_BUFFER for node in block.nodes):
+        return block
+    wanted, kept = set(block.outputs), []
+    for node in reversed(block.nodes):
+        if node.name in wanted:
+            wanted.update(node.operands)
+            kept.append(node)
+    return replace(block, nodes=tuple(reversed(kept)))
 
 
 def changed(block: Block, change: Change) -> Block:

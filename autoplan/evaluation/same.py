@@ -8,11 +8,11 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autoplan.evaluation.evaluation_graph import BATCH_NORM, TRACKED, evaluated_node
-from autoplan.ir.graph import Argument, Model, Node, Ref, TensorType
+from autoplan.evaluation.evaluation_graph import TRACKED, evaluated_node
+from autoplan.ir.graph import BATCH_NORM, READ_BUFFER, UPDATE_BUFFER, Argument, Model, Node, Ref, TensorType
 from autoplan.ir.randomness import DROPOUT
 
-SAME_VALUE = ("aten.reshape.default", "aten.expand.default", "aten.to.dtype")
+SAME_VALUE = ("aten.reshape.default", "aten.expand.default", "aten.to.dtype", READ_BUFFER)
 """Operators that may leave a tensor as it is: then they are none. At one row no expansion is left of many."""
 
 MOMENTUM = 7  # of batch norm, which matters in training alone
@@ -22,12 +22,15 @@ MOMENTUM = 7  # of batch norm, which matters in training alone
 class Keys:
     """The keys of one graph's values.
 
-    training  whether what differs in training alone counts: dropout, how batch norm takes its statistics
+    training  whether what differs in training alone counts: dropout, how batch norm takes its statistics, what
+              becomes of buffers
+    updates   the keys of what buffers become
     places    of each key the module and the operator that made it, the first that did
     """
 
     training: bool = False
     result: str = ""
+    updates: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
 
@@ -46,7 +49,7 @@ def keys_of(model: Model, training: bool = False) -> Keys:
         known |= {v.name: outer[name] for v, name in zip(block.externals, segment.externals, strict=True)}
         walk(block.nodes, known, dict(block.types()), found)
         given = [known[name] for name in block.outputs]
-    found.result = given[0]
+    found.result = digest(given[0], sorted(found.updates)) if training else given[0]
     return found
 
 
@@ -64,6 +67,8 @@ def walk(nodes: Iterable[Node], known: dict[str, str], types: dict[str, TensorTy
         kwargs = [(name, argument(value, known)) for name, value in sorted(node.kwargs)]
         key = digest(node.op, [argument(a, known) for a in args], kwargs)
         known[node.name] = key
+        if node.op == UPDATE_BUFFER:
+            found.updates.append(key)
         found.places.setdefault(key, f"{node.op} of {node.module or 'the root'}")
 
 

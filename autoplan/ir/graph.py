@@ -78,6 +78,17 @@ class Node:
         return tuple(ref.name for ref in walk_refs((self.args, tuple(v for _, v in self.kwargs))))
 
 
+BATCH_NORM = "autoplan.batch_norm"
+READ_BUFFER, UPDATE_BUFFER = "autoplan.read_buffer", "autoplan.update_buffer"
+STATISTICS = slice(3, 6)  # batch norm's running mean, its running variance, and how many batches they are of
+
+
+def buffers_updated(node: Node) -> tuple[str, ...]:
+    """The buffers that an operator changes."""
+    changed = {BATCH_NORM: node.args[STATISTICS], UPDATE_BUFFER: node.args[:1]}.get(node.op, ())
+    return tuple(ref.name for ref in changed if isinstance(ref, Ref))
+
+
 def walk_refs(argument: Argument) -> Iterator[Ref]:
     if isinstance(argument, Ref):
         yield argument

@@ -2,6 +2,7 @@
 
 from autoplan.rules.nn import attention, batch_moves, convolution, embedding, experts, loss, norm, pooling
 from autoplan.rules.tensor import (
+    buffers,
     constant,
     elementwise,
     indexing,
@@ -16,6 +17,7 @@ from autoplan.rules.tensor import (
 )
 
 __all__ = [
-    "attention", "batch_moves", "constant", "convolution", "elementwise", "embedding", "experts", "indexing", "loss",
-    "matmul", "norm", "pooling", "reduction", "scan", "scatter", "slicing", "sorting", "spectral", "view",
+    "attention", "batch_moves", "buffers", "constant", "convolution", "elementwise", "embedding", "experts",
+    "indexing", "loss", "matmul", "norm", "pooling", "reduction", "scan", "scatter", "slicing", "sorting", "spectral",
+    "view",
 ]  # fmt: skip

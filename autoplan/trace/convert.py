@@ -1,7 +1,7 @@
 """An exported program -> Flat: every node of torch.fx in its canonical form."""
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,33 +11,34 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from autoplan.errors import NoRuleError, TraceError
-from autoplan.ir.graph import DType, Ref, Typed
+from autoplan.ir.graph import DType, Ref, Typed, buffers_updated
 from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
 from autoplan.trace.builder import Builder, Value, dtype_name, overload, type_of
 from autoplan.trace.canonical_forms import forms, positive
-from autoplan.trace.checks.in_place import written
+from autoplan.trace.checks.changed_state import changed_buffers, check_alone
 from autoplan.trace.direct import (
     DROPPED,
     GRAD_REGION,
+    OUT,
     SCATTERS,
-    base_of,
     functional,
     idle_nodes,
     in_place,
     out_of_place,
     part_of,
+    place_of,
     region_body,
     region_of,
 )
 from autoplan.trace.masked import masked_operators as masked
+from autoplan.trace.passes.buffer_updates import with_updates
 from autoplan.trace.passes.decompose import Speller
 from autoplan.trace.passes.literals import literal
 
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
 ATEN = "aten."
 DIMS = ("dim", "dim0", "dim1", "dims")
-COUNTER = "num_batches_tracked"  # of a batch norm, whose operator counts
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,6 @@ class Converter:
         self.builder = Builder()
         self.table = forms()
         self.speller = Speller()
-        self.changed: set[str] = set()  # parameters, buffers and batch inputs that are changed in place
 
     def graph(self, module: fx.GraphModule, env: dict[str, Value]) -> dict[str, Value]:
         """Converts a graph whose placeholders are in ``env``; gives ``env`` with every node."""
@@ -139,12 +139,10 @@ class Converter:
         self, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value], env: dict[str, Value]
     ) -> Value:
         """An operator in place: who reads its operand from here on reads the result."""
-        changed, plain = node.args[0], out_of_place(op)
-        assert isinstance(changed, fx.Node) and plain is not None
-        before = env[base_of(changed).name]
-        if isinstance(before, Ref) and before.name not in self.builder.nodes:
-            self.changed.add(before.name)
-        return self.put(changed, self.canonical(node, plain, args, kwargs), env)
+        plain = out_of_place(op)
+        assert plain is not None
+        kept = {key: value for key, value in kwargs.items() if key != OUT}
+        return self.put(place_of(node), self.canonical(node, plain, args, kept), env)
 
     def put(self, place: fx.Node, value: Value, env: dict[str, Value]) -> Value:
         """A new value for a node, and for what it is a slice of."""
@@ -159,37 +157,45 @@ class Converter:
         return value
 
     def region(self, node: fx.Node, module: fx.GraphModule, env: dict[str, Value]) -> Value:
-        """A region without gradients or without autocast, in line; no gradient passes what leaves the former."""
+        """A region without gradients or without autocast, in line; no gradient passes what leaves the former. What it
+        changes in place is changed for who follows."""
         body, at = region_of(node, module), region_body(node)
         assert at is not None
         entering = [p for p in body.graph.nodes if p.op == "placeholder"]
-        inner = {p.name: translate(arg, env) for p, arg in zip(entering, node.args[at + 1 :], strict=True)}
-        inner = self.graph(body, inner)
+        given = {p.name: translate(arg, env) for p, arg in zip(entering, node.args[at + 1 :], strict=True)}
+        inner = self.graph(body, dict(given))
         (result,) = (n for n in body.graph.nodes if n.op == "output")
         values = translate(result.args[0], inner)
         assert isinstance(values, tuple)
-        stops = str(node.target) == GRAD_REGION and node.args[0] is False
-        return tuple(self.builder.emit("aten.detach.default", v) if stops and isinstance(v, Ref) else v for v in values)
+        changed = [p.name for p in entering if inner[p.name] is not given[p.name]]
+        left = {value.name: value for value in (*values, *map(inner.get, changed)) if isinstance(value, Ref)}
+        if str(node.target) == GRAD_REGION and node.args[0] is False:
+            left = {name: self.builder.emit("aten.detach.default", value) for name, value in left.items()}
+        leaving = partial(of_names, left)
+        for placeholder, place in zip(entering, node.args[at + 1 :], strict=True):
+            if placeholder.name in changed:
+                assert isinstance(place, fx.Node)
+                check_alone(place, node, self.builder.module)
+                self.put(place, leaving(inner[placeholder.name]), env)
+        return tuple(map(leaving, values))
+
+
+def of_names(renamed: Mapping[str, Ref], value: Value) -> Value:
+    return renamed.get(value.name, value) if isinstance(value, Ref) else value
 
 
 def convert(program: ExportedProgram, names: Names) -> Converted:
     """Canonical nodes of an exported program. TraceError where it holds what has no canonical form."""
     converter = Converter(names)
     builder = converter.builder
-    try:
-        program = functional(program, forms())
-    except TraceError:  # a changed buffer says more of what is wrong than where it is changed
-        check_changed({names.state(name) for name in written(program) if not name.endswith(COUNTER)}, builder)
-        raise
+    program = functional(program, forms())
     env: dict[str, Value] = {}
     batch, buffers = enter_inputs(program, names, builder, env)
+    entered = dict(env)
     converter.graph(program.graph_module, env)
-    changed = converter.changed | {
-        names.state(spec.target or "") or spec.kind.name
-        for spec in program.graph_signature.output_specs
-        if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
-    }
-    check_changed(changed, builder)
+    changed = changed_buffers(program, names.state, entered, env)
+    counted = {name for node in builder.nodes.values() for name in buffers_updated(node)}  # by batch norms themselves
+    with_updates(builder, {name: value for name, value in changed.items() if name not in counted})
     return Converted(builder, result_of(program, env), batch, buffers)
 
 
@@ -307,19 +313,6 @@ def check_values_unread(node: fx.Node, op: torch._ops.OpOverload, module: str) -
             f"{op} in module {module or 'the root'!r}",
             "it makes a number or a shape that depends on a tensor's values",
             "write it without reading the values: a fixed size and a mask for a shape, torch.where for a branch",
-        )
-
-
-def check_changed(changed: Collection[str], builder: Builder) -> None:
-    """Batch norm's buffers are updated by its operator; nothing else may change state in forward."""
-    norms = [node for node in builder.nodes.values() if node.op == "autoplan.batch_norm"]
-    updated = {ref.name for node in norms for ref in node.args[3:6] if isinstance(ref, Ref)}
-    for name in sorted(set(changed) - updated):
-        raise TraceError(
-            name,
-            "forward changes it in place, and only batch norm's statistics may change",
-            "compute the new value outside of forward, or return it; if it changes in training alone, as the vectors "
-            "of spectral norm, call .eval() of the submodule that changes it, and it stays",
         )
 
 

@@ -19,6 +19,7 @@ DROPPED = frozenset({
     "aten._assert_scalar.default",
 })  # fmt: skip
 
+OUT = "out"  # the keyword of an operator that writes its result there
 SCATTERS = {"aten.slice.Tensor": "aten.slice_scatter.default", "aten.select.int": "aten.select_scatter.default"}
 """Views that a model assigns to, x[1:] = y, and the operators that give the whole with such a part replaced."""
 
@@ -108,59 +109,115 @@ def readable(node: fx.Node, known: Collection[str]) -> bool:
 
 
 def in_place(op: torch._ops.OpOverload) -> bool:
-    """Whether an operator changes its first operand and gives it back: add_, relu_."""
+    """Whether an operator changes one operand and gives it back: add_, relu_, or div(x, y, out=x)."""
     name = op._schema.name
-    return name.endswith("_") and not name.endswith("__") and op._schema.is_mutable
+    changes = name.endswith("_") and not name.endswith("__")
+    return op._schema.is_mutable and (changes or OUT in (argument.name for argument in op._schema.arguments))
+
+
+def place_of(node: fx.Node) -> fx.Node:
+    """What an operator in place changes."""
+    place = node.kwargs.get(OUT) or node.args[0]
+    assert isinstance(place, fx.Node)
+    return place
 
 
 def out_of_place(op: str) -> str | None:
     """ "aten.relu_.default" -> "aten.relu.default", where there is one that takes the same: pow_.Scalar is
-    pow.Tensor_Scalar."""
+    pow.Tensor_Scalar, div.out is div.Tensor."""
     namespace, name, overload = op.split(".")
     owner = getattr(torch.ops, namespace)
     packet = getattr(owner, name.removesuffix("_"), None)
     if packet is None:
         return None
     wanted = taken(getattr(getattr(owner, name), overload))
-    alike = [one for one in packet.overloads() if taken(getattr(packet, one)) == wanted]
+    plain = [one for one in packet.overloads() if not getattr(packet, one)._schema.is_mutable]
+    alike = [one for one in plain if taken(getattr(packet, one)) == wanted]
     chosen = overload if overload in alike else alike[0] if alike else None
     return None if chosen is None else f"{namespace}.{name.removesuffix('_')}.{chosen}"
 
 
 def taken(op: torch._ops.OpOverload) -> list[tuple[str, str]]:
-    """What an operator takes: the name of each argument, and its type but for what is written to."""
-    return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
+    """What an operator reads: the name of each argument, and its type but for what is written to."""
+    arguments = op._schema.arguments
+    return [(argument.name, str(argument.type)) for argument in arguments if argument.name != OUT]
 
 
 def unshared(node: fx.Node) -> bool:
-    """Whether nothing reads what an in-place operator changes but anew: what is changed is no view, one of slices, or a
+    """Whether nothing reads what an in-place operator changes but anew."""
+    return alone(place_of(node), node)
+
+
+def alone(place: fx.Node, change: fx.Node) -> bool:
+    """Whether nothing reads a place's memory but anew, after a node has changed it: it is no view, one of slices, or a
     view of what nobody else sees; and no other view or earlier result of it is read after the change."""
-    changed = node.args[0]
-    assert isinstance(changed, fx.Node)
-    path = [changed]
+    path = [place]
     while (source := part_of(path[-1])) is not None:
         path.append(source)
-    others = {alias for place in path for alias in aliases(place)} - {node, *path}
-    return (not is_view(path[-1]) or unseen(path[-1])) and not any(read_across(alias, node) for alias in others)
+    others = {alias for node in path for alias in aliases(node)} - {change, *path}
+    own = not (is_view(path[-1]) or is_view_of_region(path[-1])) or unseen(path[-1])
+    return own and not any(read_across(alias, change) for alias in others)
 
 
 def part_of(node: fx.Node) -> fx.Node | None:
-    """What a node is a slice of, or changed in place: what follows it in the graph reads both by one memory."""
-    source = node.args[0] if node.args else None
-    follows = str(node.target) in SCATTERS or (isinstance(node.target, torch._ops.OpOverload) and in_place(node.target))
-    return source if follows and isinstance(source, fx.Node) else None
+    """What a node is a slice of, or changed in place, in a region too: what follows it in the graph reads both by one
+    memory."""
+    if node.target is operator.getitem:
+        return changed_by_region(node)
+    if isinstance(node.target, torch._ops.OpOverload) and in_place(node.target):
+        return place_of(node)
+    source = node.args[0] if str(node.target) in SCATTERS else None
+    return source if isinstance(source, fx.Node) else None
 
 
-def base_of(node: fx.Node) -> fx.Node:
-    """What a slice of slices is taken from; the node itself where it is none."""
-    while (source := part_of(node)) is not None:
-        node = source
-    return node
+def changed_by_region(result: fx.Node) -> fx.Node | None:
+    """What a region was given, where this result of it is that changed in place."""
+    source = made_in_region(result)
+    while source is not None and str(source.target) not in SCATTERS and (before := part_of(source)) is not None:
+        source = before
+    return argument_of(result, source) if source is not None else None
+
+
+def is_view_of_region(result: fx.Node) -> bool:
+    """Whether a result of a region is a view of what the region was given."""
+    source = made_in_region(result)
+    while source is not None and (is_view(source) or part_of(source) is not None):
+        before = part_of(source) or source.args[0]
+        source = before if isinstance(before, fx.Node) else None
+    return source is not None and argument_of(result, source) is not None and changed_by_region(result) is None
+
+
+def made_in_region(result: fx.Node) -> fx.Node | None:
+    """The node in a region's body that gives one of its results."""
+    region = result.args[0] if result.target is operator.getitem else None
+    if not isinstance(region, fx.Node) or region_body(region) is None:
+        return None
+    around = region.graph.owning_module
+    assert around is not None
+    body = region_of(region, around)
+    (output,) = (node for node in body.graph.nodes if node.op == "output")
+    (given,), index = output.args, result.args[1]
+    made = given[index] if isinstance(given, (tuple, list)) and isinstance(index, int) else None
+    return made if isinstance(made, fx.Node) else None
+
+
+def argument_of(result: fx.Node, inside: fx.Node) -> fx.Node | None:
+    """The node outside that stands behind a placeholder of the region."""
+    region = result.args[0]
+    assert isinstance(region, fx.Node)
+    at = region_body(region)
+    entering = [node for node in inside.graph.nodes if node.op == "placeholder"]
+    if at is None or inside not in entering:
+        return None
+    found = region.args[at + 1 + entering.index(inside)]
+    return found if isinstance(found, fx.Node) else None
 
 
 def aliases(node: fx.Node) -> list[fx.Node]:
     """What shares a node's memory: its views, parts of them, and what operators that change it give back."""
-    return [u for u in node.users if is_view(u) or u.target is operator.getitem or part_of(u) is node]
+    found = [u for u in node.users if is_view(u) or u.target is operator.getitem or part_of(u) is node]
+    regions = (u for u in node.users if region_body(u) is not None)
+    return found + [result for region in regions for result in region.users if part_of(result) is node]
 
 
 def read_across(alias: fx.Node, change: fx.Node) -> bool:

@@ -86,7 +86,7 @@ def wrapped(_: Place) -> str:
 
 @attack("spectral norm, whose buffers each forward changes", "frozen at their first values")
 def spectral(_: Place) -> str:
-    return refused(lambda: traced(hooked(lambda m: parametrizations.spectral_norm(m.a))), "forward changes it in place")
+    return as_one_device(hooked(lambda m: parametrizations.spectral_norm(m.a)))
 
 
 @attack("weight norm as a parametrization", "the weight alone is trained")

@@ -78,7 +78,7 @@ def ops(model: Model) -> list[str]:
 
 
 def as_one_device(module: nn.Module, *batch: Tensor, loss_fn: Callable | None = None) -> str:
-    """The traced graph's loss and gradients against the module's own."""
+    """The traced graph's loss and gradients, and what it leaves in buffers, against the module's own."""
     batch = batch or (X,)
     model = traced(module, *batch, loss_fn=loss_fn)
     leaves = {n: p.detach().clone().requires_grad_(p.requires_grad) for n, p in module.named_parameters()}
@@ -90,10 +90,11 @@ def as_one_device(module: nn.Module, *batch: Tensor, loss_fn: Callable | None = 
     module.zero_grad()
     expected.backward()
     errors = {n: gap(leaves[n].grad, p.grad) for n, p in module.named_parameters()}
+    errors |= {n: gap(buffers[n].double(), value.double()) for n, value in module.named_buffers()}
     worst = max(errors, key=lambda name: errors[name])
     with torch.no_grad():
         loss = abs(float(found - expected)) / abs(float(expected))
-    return equal(max(loss, errors[worst]) < 1e-5, f"loss to {loss:.0e}, gradient of {worst} to {errors[worst]:.0e}")
+    return equal(max(loss, errors[worst]) < 1e-5, f"loss to {loss:.0e}, {worst} to {errors[worst]:.0e}")
 
 
 def loss_in(output: Any) -> Tensor:

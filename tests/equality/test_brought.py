@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoplan.options import Parallelism, Training
+from tests.support import brought_buffers as _buffers  # noqa: F401  adds its models
 from tests.support import brought_masks as _masks  # noqa: F401  adds its models
 from tests.support import brought_parts as _parts  # noqa: F401  likewise
 from tests.support.brought import MODELS

@@ -372,7 +372,7 @@ def own_backwards() -> Made:
 
 @model
 def frozen_spectral_norm() -> Made:
-    """Its power iterations rest: in training they would change its vectors in forward, which is refused."""
+    """Its power iterations rest, as eval mode has them; ``moving_spectral_norm`` has those that go on."""
     body = nn.Sequential(old_spectral_norm(nn.Linear(WIDTH, WIDTH)), nn.GELU(), spectral_norm(nn.Linear(WIDTH, 4)))
     body[0].eval()
     body[2].parametrizations.weight.eval()  # type: ignore[union-attr]

@@ -45,6 +45,8 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "autoplan.count_classes": ops.count_classes,
     "autoplan.weighted_cross_entropy": ops.weighted_cross_entropy,
     "autoplan.batch_norm": batch_norm,
+    "autoplan.read_buffer": ops.read_buffer,
+    "autoplan.update_buffer": ops.update_buffer,
     "autoplan.embedding_bag": ops.embedding_bag,
     "autoplan.ragged_bag": ops.ragged_bag,
     "autoplan.lookups": ops.lookups,

@@ -156,6 +156,8 @@ def norm_samples() -> list[Sample]:
     found += [s("autoplan.batch_norm", x(8, 4, 2, 2), x(4), x(4), *buffers, True, None, 1e-5)]
     found += [s("autoplan.batch_norm", x(8, 4), None, None, *buffers, False, 0.1, 1e-5)]
     found += [s("autoplan.batch_norm", x(8, 4), x(4), x(4), None, None, None, True, 0.1, 1e-5)]
+    found += [s("autoplan.read_buffer", c(4, 8)), s("autoplan.update_buffer", c(4, 8), c(4, 8))]
+    found += [s("autoplan.update_buffer", torch.tensor(3), torch.tensor(4))]
     return found
 
 

@@ -98,6 +98,7 @@ def test_an_operator_in_place_is_the_one_that_takes_the_same() -> None:
     assert out_of_place("aten.pow_.Scalar") == "aten.pow.Tensor_Scalar"
     assert out_of_place("aten.relu_.default") == "aten.relu.default"
     assert out_of_place("aten.normal_.default") is None
+    assert (out_of_place("aten.div.out"), out_of_place("aten.mv.out")) == ("aten.div.Tensor", "aten.mv.default")
 
 
 @lru_cache(maxsize=4)

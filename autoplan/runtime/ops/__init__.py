@@ -8,8 +8,8 @@ backward does the same for the dual states (`autoplan.ir.layout`).
 Order: `global_random` (dropout by element, not by rank), `rank_random` (dropout of each rank's own), `affine`
 (products with a bias), `column_linear` (column-parallel products, whose backward overlaps), `attention` (attention
 over split rows or heads), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of
-experts), `norm` (batch norm), `batch_moves` (rows gathered, sums made whole), `scan` (running sums), `spatial`
-(windows over a split dim).
+experts), `norm` (batch norm), `buffers` (that forward changes), `batch_moves` (rows gathered, sums made whole), `scan`
+(running sums), `spatial` (windows over a split dim).
 """
 
 from autoplan.ops.recurrence import recurrence
@@ -17,6 +17,7 @@ from autoplan.runtime.ops.affine import affine
 from autoplan.runtime.ops.attention.heads import attention_with_dropout, causal_attention_rows, grouped_attention
 from autoplan.runtime.ops.attention.ring import ring_attention
 from autoplan.runtime.ops.batch_moves import batch_move
+from autoplan.runtime.ops.buffers import read_buffer, update_buffer
 from autoplan.runtime.ops.column_linear import column_linear, gathered_linear, joined_linear, regathered_linear
 from autoplan.runtime.ops.embedding.lookups import lookups, placed_lookups
 from autoplan.runtime.ops.embedding.vocab_parallel import (
@@ -54,13 +55,13 @@ from autoplan.runtime.ops.spatial.windows import (
 
 __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_by_rank", "attention_with_dropout",
-    "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm",
-    "causal_attention_rows", "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4",
-    "count_classes", "count_valid", "cross_entropy", "dropout", "dropout_by_rank", "embedding_bag", "experts",
-    "gathered_linear", "grouped_attention", "joined_linear", "local_experts", "lookups", "max_pool_along_2",
-    "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "recurrence", "regathered_linear",
+    "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows",
+    "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
+    "count_valid", "cross_entropy", "dropout", "dropout_by_rank", "embedding_bag", "experts", "gathered_linear",
+    "grouped_attention", "joined_linear", "local_experts", "lookups", "max_pool_along_2", "max_pool_along_3",
+    "max_pool_along_4", "placed_lookups", "ragged_bag", "read_buffer", "recurrence", "regathered_linear",
     "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum",
-    "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy",
-    "vocab_parallel_embedding", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag",
-    "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
+    "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "update_buffer",
+    "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "vocab_parallel_embedding_bag",
+    "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
 ]  # fmt: skip

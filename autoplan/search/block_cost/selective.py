@@ -28,7 +28,7 @@ from autoplan.cost.operators.collective_ops import body_collectives
 from autoplan.cost.operators.kept_beside import bytes_beside, is_mixture, mixture_again_s, sent_again
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
-from autoplan.ir.graph import Block
+from autoplan.ir.graph import READ_BUFFER, Block, buffers_updated
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.live import LiveBytes
@@ -195,10 +195,12 @@ def keeps_beside(step: Step) -> bool:
 
 
 def is_cheap(operator: Operator, strategy: Strategy, mesh: Mesh) -> bool:
-    """Whether an operator may run again: it is no product, sends nothing, and follows from its operands."""
-    return (
-        operator.rule.cost not in DEAR and bool(operator.operands) and not body_collectives(operator, strategy, mesh)
-    )
+    """Whether an operator may run again: it is no product, sends and changes nothing, and follows from its operands."""
+    if operator.rule.cost in DEAR or not operator.operands:
+        return False
+    if operator.node.op == READ_BUFFER or buffers_updated(operator.node):
+        return False
+    return not body_collectives(operator, strategy, mesh)
 
 
 def step_seconds(step: Step, block: Block, prices: Prices, alone_s: Mapping[str | Located, float]) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
-from autoplan.ir.graph import Node
+from autoplan.ir.graph import READ_BUFFER, Node, buffers_updated
 from autoplan.trace.blocks.flat import Flat, Tree
 
 HEAVY = frozenset({"aten.linear.default", "aten.matmul.default", "aten.convolution.default"})
@@ -54,11 +54,16 @@ class Alive:
                 if name in self.last:
                     self.last[name] = max(self.last[name], index)
         self.last[output] = len(nodes)
+        read = {node.operands[0]: index for index, node in enumerate(nodes) if node.op == READ_BUFFER}
         reached = set(parameters)
         for node in nodes:
             reached |= set() if reached.isdisjoint(node.operands) else {node.name}
         self.passable = {node.name for node in nodes if node.type.floating and node.name in reached}
         heavy = list(accumulate((node.op in HEAVY for node in nodes), initial=0))
+        self.held = [False] * (len(nodes) + 1)
+        for index, node in enumerate(nodes):
+            for name in buffers_updated(node):
+                self.held[read.get(name, index) + 1 : index + 1] = [True] * (index - read.get(name, index))
         self.skips = {
             name for name, index in made.items() if heavy[min(self.last[name], len(nodes))] - heavy[index + 1] >= SKIP
         }
@@ -67,9 +72,10 @@ class Alive:
         return tuple(node.name for node in self.nodes[:position] if self.last[node.name] >= position)
 
     def cost(self, position: int) -> int | None:
-        """How many values a cut would pass on; None where one of them can't be passed on."""
+        """How many values a cut would pass on; None where one of them can't be passed on, or the cut would lie between
+        a buffer's read and its update: two stages would each have a buffer, and one of them would change."""
         values = self.at(position)
-        return len(values) if self.passable.issuperset(values) else None
+        return len(values) if self.passable.issuperset(values) and not self.held[position] else None
 
     def alone(self, position: int) -> bool:
         """Whether a cut is possible that passes on one value at most beside skips."""

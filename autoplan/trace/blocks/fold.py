@@ -3,7 +3,21 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoplan.ir.graph import Argument, Block, Buffer, Model, Node, Parameter, Ref, Segment, TensorType, Typed, map_refs
+from autoplan.ir.graph import (
+    READ_BUFFER,
+    Argument,
+    Block,
+    Buffer,
+    Model,
+    Node,
+    Parameter,
+    Ref,
+    Segment,
+    TensorType,
+    Typed,
+    buffers_updated,
+    map_refs,
+)
 from autoplan.trace.blocks.beside import beside_layers
 from autoplan.trace.blocks.cut import Piece, cut
 from autoplan.trace.blocks.flat import Flat
@@ -12,7 +26,7 @@ from autoplan.trace.blocks.value_names import block_name, constant_names, stem, 
 COUNTED = ("autoplan.count_valid", "autoplan.count_classes")  # over the whole batch, before its first microbatch
 
 
-STATEFUL = ("autoplan.batch_norm", "autoplan.dropout", "autoplan.uniform")  # update buffers, or draw random numbers
+STATEFUL = ("autoplan.dropout", "autoplan.uniform", READ_BUFFER)
 
 
 @dataclass(frozen=True)
@@ -56,11 +70,12 @@ def fold(flat: Flat) -> Model:
 
 
 def constant_nodes(nodes: Iterable[Node], parameters: Iterable[str]) -> frozenset[str]:
-    """Names of the nodes that no parameter reaches, and that neither draw random numbers nor update buffers."""
+    """Names of the nodes that no parameter reaches, and that neither draw random numbers nor read or update buffers
+    that change."""
     reached = set(parameters)
     constant = set()
     for node in nodes:
-        if reached.isdisjoint(node.operands) and node.op not in STATEFUL:
+        if reached.isdisjoint(node.operands) and node.op not in STATEFUL and not buffers_updated(node):
             constant.add(node.name)
         else:
             reached.add(node.name)
@@ -86,7 +101,7 @@ def types_of(flat: Flat) -> dict[str, TensorType]:
 def scope_of(piece: Piece, flat: Flat, parameters: frozenset[str]) -> Scope:
     """Sorts what a piece reads, and names everything inside it."""
     inside = {node.name for node in piece.nodes} | set(piece.inputs)
-    updated = {name for node in piece.nodes if node.op == "autoplan.batch_norm" for name in buffers_read(node)}
+    updated = {name for node in piece.nodes for name in buffers_updated(node)}
     read = tuple(dict.fromkeys(n for node in piece.nodes for n in node.operands if n not in inside))
     own = tuple(name for name in read if name in parameters)
     externals = tuple(name for name in read if name not in parameters and name not in updated)
@@ -99,11 +114,6 @@ def scope_of(piece: Piece, flat: Flat, parameters: frozenset[str]) -> Scope:
     for node in piece.nodes:
         names[node.name] = unique(stem(node, parameters), taken)
     return Scope(own, buffers, externals, names)
-
-
-def buffers_read(node: Node) -> tuple[str, ...]:
-    """The buffers among a batch norm's operands."""
-    return tuple(ref.name for ref in node.args[3:6] if isinstance(ref, Ref))
 
 
 def signature(piece: Piece, scope: Scope, types: Mapping[str, TensorType]) -> tuple:

@@ -19,7 +19,8 @@ STEMS = {
     "autoplan.count_valid": "valid_targets", "aten.slice.Tensor": "part", "aten.sum.dim_IntList": "total",
     "aten.sum.default": "total", "aten.pow.Tensor_Scalar": "power", "aten.to.dtype": "cast",
     "aten.convolution.default": "conv", "aten.constant_pad_nd.default": "padded", "aten.select.int": "picked",
-    "aten.bitwise_and.Tensor": "both", "aten.bitwise_or.Tensor": "either",
+    "aten.bitwise_and.Tensor": "both", "aten.bitwise_or.Tensor": "either", "autoplan.read_buffer": "before",
+    "autoplan.update_buffer": "updated",
 }  # fmt: skip
 VIEWS = frozenset({
     "aten.unsqueeze.default", "aten.reshape.default", "aten.expand.default", "aten.to.dtype", "aten.transpose.int",

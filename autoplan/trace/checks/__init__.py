@@ -3,8 +3,8 @@
 Order: `tensors` (wrapped, lazy or shared tensors), `hooks` (hooks that a graph loses), `modes` (training or eval by
 submodule), `input_dtypes` (inputs of another dtype), `side_effects` (what forward does beside its graph),
 `python_state` (state that forward keeps in Python), `drawn` (draws of Python's random that don't matter),
-`trained` (parameters that autograd trains), `observed` (a model
-watched while it is traced), `steady_state` (a second step against the first), `straight_through` (operators with a
-backward of the user's), `autograd_functions` (a user's own backward), `in_place` (buffers that a graph changes), `rows`
-(numbers that follow from the rows of the batch).
+`trained` (parameters that autograd trains), `observed` (a model watched while it is traced), `steady_state` (a second
+step against the first), `changed_state` (what a graph changes in place), `straight_through` (operators with a
+backward of the user's), `autograd_functions` (a user's own backward), `rows` (numbers that follow from the rows of
+the batch).
 """

@@ -1,11 +1,12 @@
 """A model in the trace, watched: which parameters its loss has gradients for, and what else its forward does."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
+from autoplan.errors import TraceError
 from autoplan.trace.batch_binding import Binding, LossFn, WithLoss
 from autoplan.trace.branches import Branches
 from autoplan.trace.checks.drawn import drawing, refused
@@ -40,9 +41,10 @@ class Observed(WithLoss):
         self.seen, self.watches_gradients = seen, training
 
     def forward(self, *batch: torch.Tensor) -> torch.Tensor:
-        before, drawn = state_of(self.model), random_states()
+        before, drawn, held = state_of(self.model), random_states(), buffers_of(self.model)
         with Detached(), Branches(self.seen.noted), drawing(type(self.model).__name__):
             result = super().forward(*batch)
+        write_assigned(self.model, held)
         for name, state in random_states().items():
             if state != drawn[name]:
                 raise refused(name, type(self.model).__name__)
@@ -61,6 +63,27 @@ class Observed(WithLoss):
                 self.seen.trained.add(names[id(leaf)])
             elif isinstance(leaf, nn.Parameter) or not is_fake(leaf):
                 self.seen.strange.append(leaf)
+
+
+def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.named_buffers(remove_duplicate=False))
+
+
+def write_assigned(model: nn.Module, held: Mapping[str, torch.Tensor]) -> None:
+    """``self.mean = new`` becomes ``self.mean.copy_(new)``: torch.export loses it of a submodule's buffer. TraceError
+    where the new value is none of the buffer's shape and dtype."""
+    now = buffers_of(model)
+    for name, buffer in held.items():
+        value = now.get(name)
+        if value is buffer:
+            continue
+        if value is None or (value.shape, value.dtype) != (buffer.shape, buffer.dtype):
+            found = "nothing" if value is None else f"{value.dtype} of {list(value.shape)}"
+            cause = f"forward puts {found} in place of this buffer of {buffer.dtype}, {list(buffer.shape)}"
+            raise TraceError(name, cause, "keep the buffer's shape and dtype: write to a part of a larger one")
+        buffer.copy_(value.detach())
+        owner, _, key = name.rpartition(".")
+        setattr(model.get_submodule(owner), key, buffer)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

@@ -35,7 +35,9 @@ def state_of(model: nn.Module) -> State:
 
 def attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
     for name, value in vars(module).items():
-        if name in OWN:
+        if name == "_buffers":  # a graph holds what becomes of them
+            yield from ((key, held is None) for key, held in value.items())
+        elif name in OWN:
             yield from ((key, id(held)) for key, held in value.items())
         elif not is_hooks(name):
             yield name, value

@@ -1,6 +1,7 @@
 """Passes over canonical nodes, each a function from nodes to nodes; `trace.pipeline` gives their order.
 
-Order: `decompose` (operators without form or rule), `literals` (tensors of written numbers), `vectorize` (equal
-computations on all parts as one), `recurrence` (loops over a sequence as one operator), `views` (shorter chains of
-views), `clean` (unused nodes, duplicates, fused projections), `precision` (mixed precision, float64).
+Order: `decompose` (operators without form or rule), `literals` (tensors of written numbers), `buffer_updates` (what
+forward makes of buffers), `vectorize` (equal computations on all parts as one), `recurrence` (loops over a sequence as
+one operator), `views` (shorter chains of views), `clean` (unused nodes, duplicates, fused projections), `precision`
+(mixed precision, float64).
 """

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoplan.ir.graph import Node, Parameter, Ref, TensorType
+from autoplan.ir.graph import Node, Parameter, Ref, TensorType, buffers_updated
 from autoplan.trace.blocks import renamed
 from autoplan.trace.builder import Builder
 
@@ -12,7 +12,7 @@ def used(nodes: Iterable[Node], output: str) -> tuple[Node, ...]:
     """The nodes that the output depends on; operators that update buffers stay."""
     wanted, kept = {output}, []
     for node in reversed(tuple(nodes)):
-        if node.name in wanted or node.op == "autoplan.batch_norm":
+        if node.name in wanted or buffers_updated(node):
             wanted.update(node.operands)
             kept.append(node)
     return tuple(reversed(kept))

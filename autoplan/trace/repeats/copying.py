@@ -40,8 +40,8 @@ def fake_like(tensor: torch.Tensor, mode: FakeTensorMode, dtype: str | None) -> 
 
 
 def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str | None, kept: Iterable[Kept]) -> nn.Module:
-    """The copy. Parameters come in the compute dtype (None: in their own), buffers in their own; children not kept are
-    gone.
+    """The copy. Parameters come in the compute dtype (None: in their own), buffers in their own, or in float32 as the
+    parameters of a model in float64, which is traced as its narrower self; children not kept are gone.
 
     TraceError where the model holds something that Python can't copy.
     """
@@ -53,8 +53,10 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str | None, kept: I
                 memo[id(child)] = nn.Identity()
     for parameter in own_tensors(model, nn.Module.parameters, memo):
         memo[id(parameter)] = nn.Parameter(fake_like(parameter, mode, dtype), parameter.requires_grad)
+    wide = any(parameter.dtype == torch.float64 for parameter in model.parameters())
+    narrowed = torch.float64 if wide and dtype == "float32" else None
     for buffer in own_tensors(model, nn.Module.buffers, memo):
-        memo[id(buffer)] = fake_like(buffer, mode, dtype_name(buffer.dtype))
+        memo[id(buffer)] = fake_like(buffer, mode, dtype if buffer.dtype == narrowed else dtype_name(buffer.dtype))
     for tensor in plain_tensors(model):
         if tensor.grad_fn is not None:  # what a forward left, of which Python makes no copy
             memo[id(tensor)] = fake_like(tensor, mode, dtype)
