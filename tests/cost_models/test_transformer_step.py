@@ -64,7 +64,7 @@ def test_more_work_takes_longer(model, recipe, more):
         assert step_seconds(*larger, nodes(8)).seconds > now
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", sampled(RECIPES, [name for name in RECIPES if name not in ("pipeline", "zero bubble")]))
 def test_the_same_number_from_floats_arrays_and_symbols(name):
     sequence, batch = sympy.symbols("s b", positive=True)
     symbolic = step_seconds(

@@ -51,6 +51,7 @@ def test_the_program_says_who_draws() -> None:
     assert "attention_with_dropout" not in own and "microbatch_dim" not in own
 
 
+@pytest.mark.slow
 def test_the_default_is_what_it_was() -> None:
     """Asked for again, a plan that draws by rank is the default one."""
     default = text(planned("global"))

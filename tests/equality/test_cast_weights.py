@@ -115,7 +115,7 @@ def cast_at_each_use(program: Program, leaves: Mapping[str, Tensor], keywords: M
 
 @pytest.mark.parametrize(
     ("model", "precision"),
-    sampled(itertools.product((llama, gpt2), HALVES), [(llama, "bf16-mixed"), (gpt2, "fp16-mixed")]),
+    sampled(itertools.product((llama, gpt2), HALVES), [(llama, "bf16-mixed")]),
 )
 def test_one_device_equals_casts_of_float32_parameters(
     shared_pools: Callable[[int], RankPool], model: Any, precision: str, tmp_path: Path

@@ -73,6 +73,7 @@ UNEVEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "devices", "pins"), [UNEVEN[0], *map(slow, UNEVEN[1:])])
 def test_seven_layers_on_stages_that_do_not_divide_them(model: str, devices: int, pins: dict) -> None:
     """Embedding and loss are parts of the balance: stages at the ends have fewer layers."""

@@ -56,8 +56,8 @@ CASES = [
         *("gpt2", {"dp": 1, "tp": 2, "pp": 2, "pipeline_schedule": "zero-bubble", "micro_batch": 2}), marks=SLOW
     ),
     pytest.param(*("bert", {"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2, "zero": 0}), marks=SLOW),
-    ("llama", {"dp": 1, "tp": 4, "pp": 1, "tensor": (4,)}),
-    ("resnet", {"dp": 2, "tp": 2, "pp": 1}),
+    pytest.param(*("llama", {"dp": 1, "tp": 4, "pp": 1, "tensor": (4,)}), marks=SLOW),
+    pytest.param(*("resnet", {"dp": 2, "tp": 2, "pp": 1}), marks=SLOW),
     pytest.param(*("resnet", {"dp": 1, "tp": 1, "pp": 4}), marks=SLOW),
     pytest.param(*("convnet", {"dp": 4, "tp": 1, "pp": 1, "zero": 1}), marks=SLOW),
     pytest.param(*("t5", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 2, "pipeline_schedule": "gpipe"}), marks=SLOW),

@@ -90,6 +90,7 @@ def test_what_crosses_is_read_as_it_was(
     assert torch.equal(found.rows, hidden) and torch.equal(found.scores, weights) and torch.equal(found.index, index)
 
 
+@pytest.mark.slow
 def test_a_mixture_is_computed_again_where_memory_is_short_and_the_report_says_which(tmp_path: Path) -> None:
     """Kept where nothing is recomputed. Under a limit that admits less, products run again and tokens travel again."""
     batch = {name: torch.zeros(8, 64, dtype=torch.int64) for name in ("input_ids", "labels")}

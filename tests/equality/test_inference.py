@@ -43,7 +43,7 @@ def mlp(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     return of_zoo(tmp_path_factory.mktemp("mlp"), "mlp", dp=2, tp=2, pp=1)
 
 
-@pytest.mark.parametrize(("name", "pinned"), [CASES[0], slow(CASES[1]), CASES[2]])
+@pytest.mark.parametrize(("name", "pinned"), [*map(slow, CASES[:2]), CASES[2]])
 def test_the_result_is_one_devices_on_every_rank(
     pool: RankPool, tmp_path: Path, name: str, pinned: dict[str, object]
 ) -> None:

@@ -359,6 +359,7 @@ def test_a_mixture_s_load_balance_is_that_of_the_rows_that_come(pool: RankPool, 
         assert max(map(relative, losses, expected)) < BOUND
 
 
+@pytest.mark.slow
 def test_shorter_rows_are_evaluated(pool: RankPool, tmp_path: Path) -> None:
     plan = of_zoo(tmp_path, "bert", dp=2, tp=2, pp=1)
     batches = [plan.batch, cut(plan.batch, 8, 7), cut(plan.batch, 3, 2), cut(plan.batch, 5, 12)]

@@ -24,8 +24,8 @@ from tests.support.planning import parallelize_alone
 EQUAL, STEPS, APART = 1e-10, 2, Training(statistics="microbatch")
 FOUR = [
     ("mixtral", {"dp": 2, "pp": 2, "ep": 2, "micro_batch": 1}),
-    ("qwen3", {"dp": 2, "tp": 2, "micro_batch": 1}),
-    ("qwen2", {"dp": 4, "ep": 4, "micro_batch": 1}),
+    pytest.param(*("qwen3", {"dp": 2, "tp": 2, "micro_batch": 1}), marks=pytest.mark.slow),
+    pytest.param(*("qwen2", {"dp": 4, "ep": 4, "micro_batch": 1}), marks=pytest.mark.slow),
 ]
 SLOW = [
     ("qwen3", {"dp": 2, "pp": 2, "ep": 2, "micro_batch": 1}),

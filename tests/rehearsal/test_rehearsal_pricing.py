@@ -46,7 +46,7 @@ KINDS = {
     ),
 }  # fmt: skip
 """(devices, layers, what is pinned)"""
-QUICK = ("recomputed", "1f1b", "sequence, selective")  # tensor, sequence, data and pipeline axes, ZeRO are among them
+QUICK = ("recomputed", "sequence, selective")  # tensor, sequence and data axes, ZeRO are among them
 
 
 @pytest.fixture(

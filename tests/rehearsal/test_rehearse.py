@@ -177,6 +177,7 @@ def test_the_time_of_a_step_of_many_microbatches_is_carried_on(tmp_path: Path) -
     assert few.together.simulated_s is None
 
 
+@pytest.mark.slow
 def test_between_its_messages_a_stage_neither_gathers_nor_reduces(tmp_path: Path) -> None:
     """But for the chain's first stage, for which nobody waits; what is summed is waited for after all backwards."""
     fields = {"pp": 2, "pipeline_schedule": "interleaved", "virtual_stages": 2, "dp": 2, "zero": 1, "micro_batch": 2}

@@ -28,6 +28,7 @@ def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     return autoplan.load(plan.export(tmp_path_factory.mktemp("unet") / "out")).rehearse()
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_divide_are_priced_as_they_are_sent(convolutions: Rehearsal) -> None:
     """The head's two rows and two biases are gathered from eight ranks that each put in one."""
     sent = {(call.kind, call.bytes, call.padding) for one in convolutions.balances for call in one.priced}
@@ -37,15 +38,18 @@ def test_rows_that_do_not_divide_are_priced_as_they_are_sent(convolutions: Rehea
     assert not [difference for one in convolutions.balances for difference in one.differences]
 
 
+@pytest.mark.slow
 def test_what_stands_from_kernel_to_kernel_is_what_is_predicted(convolutions: Rehearsal) -> None:
     for one in convolutions.classes:
         assert abs(one.off) < MEMORY, str(convolutions)
 
 
+@pytest.mark.slow
 def test_a_first_segment_without_a_gradient_to_give_has_its_backward(convolutions: Rehearsal) -> None:
     assert convolutions.together.simulated_s == pytest.approx(convolutions.predicted_s, rel=STEP)
 
 
+@pytest.mark.slow
 def test_placed_tables_bring_their_constants_to_the_device(tmp_path: Path) -> None:
     plan = parallelize_alone(dlrm.make_model(rows=100_000, batch=64), "1x2 h100-sxm", parallelism="table-parallel")
     found = autoplan.load(plan.export(tmp_path / "out")).rehearse()

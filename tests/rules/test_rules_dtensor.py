@@ -87,6 +87,7 @@ def test_an_unknown_disagreement_has_no_explanation(pair: DeviceMesh) -> None:
     assert unexplained(invented)
 
 
+@pytest.mark.slow
 def test_products_of_what_both_take(meshes: tuple[DeviceMesh, DeviceMesh]) -> None:
     """On two axes both take what they take on each, in samples whose dims divide by four, but for one that it fails."""
     pair, square = meshes

@@ -55,7 +55,7 @@ def settled(expected: tuple[int, int]) -> tuple[int, int]:
     return open_now()
 
 
-@pytest.mark.parametrize("plan", sampled(PLANS, [PLANS[0], PLANS[-1]]), ids=str)
+@pytest.mark.parametrize("plan", sampled(PLANS, [PLANS[-1]]), ids=str)
 def test_nothing_stays_open(pool: RankPool, tmp_path, plan: dict) -> None:
     for found in pool.run(opened_and_closed, plan, str(tmp_path)):
         assert all(b <= a for before, after in pairwise(found) for a, b in zip(before, after, strict=True)), found

@@ -68,7 +68,7 @@ def accumulated(rank: int, world: int, plan: dict) -> tuple[Mapping[str, Tensor]
         return first, dict(program.full_state_dict())
 
 
-QUICK = ("zero3", "pp2 dp2 zero1, tied", "offload")
+QUICK = ("zero3", "pp2 dp2 zero1, tied")
 
 
 @pytest.mark.parametrize("plan", sampled(PLANS, QUICK))

@@ -238,6 +238,7 @@ def without_parameters(rank: int, world: int, folder: str, weights: dict[str, Te
     return len(program.held), same(here, there)
 
 
+@pytest.mark.slow
 def test_a_stage_without_parameters_takes_its_part(pool: RankPool, tmp_path: Path) -> None:
     model, batch = Ending(), (torch.randn(4, 8, 16), torch.randn(4, 8, 16))
     pins = Parallelism(dp=2, tp=1, pp=2, micro_batch=1)

@@ -194,7 +194,8 @@ def compiled_on_rank(rank: int, size: int, whole: tuple[Tensor, ...]) -> tuple[T
     return y.detach(), q.grad
 
 
-@pytest.mark.parametrize("size", sampled([2, 3], [2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.usefixtures("compiler")
 def test_a_ring_compiles_whole(size: int) -> None:
     """Each rank has other blocks, and on three several messages: a compiler must leave them their order."""

@@ -96,6 +96,7 @@ def step(rank: int, world: int, folder: str, weights: str, compiled: bool) -> St
     return float(loss), program.full_grads(), (counted.collectives, counted.products)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 def test_no_reduction_is_repeated_and_a_compiled_step_is_the_eager_one(tmp_path: Path) -> None:
     """With dropout on: what runs again drops what it dropped before."""

@@ -69,6 +69,7 @@ def test_the_rank_that_hangs_is_told_once_and_all_end() -> None:
     assert said.startswith("rank 2 of 4: the others have waited for it for 1 s. rank 2: after step 1, the script")
 
 
+@pytest.mark.slow
 def test_a_rank_that_says_nothing_any_more_is_told() -> None:
     ranks = Ranks(3)
     ranks.watches[1].stop()

@@ -82,10 +82,10 @@ def reached(root: int, arcs: np.ndarray) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("part", sampled(range(4), [0]))
+@pytest.mark.parametrize("part", sampled(range(16), [0]))
 def test_it_is_gathered_again_where_that_is_worth_the_bytes(part: int) -> None:
     again = 0
-    for seed in range(part, 400, 4):
+    for seed in range(part, 400, 16):
         problem = random_problem(seed)
         for byte_s in (0.0, 1e-11, 1e-10, 1e-9):
             best = least(problem, byte_s)
@@ -97,7 +97,7 @@ def test_it_is_gathered_again_where_that_is_worth_the_bytes(part: int) -> None:
             assert found.objective == pytest.approx(best, rel=1e-6, abs=1e-12)
             assert found.bound <= best * (1 + 1e-6) + 1e-12
             again += found.objective > found.time_s + byte_s * found.kept_bytes + 1e-12
-    assert again > 20
+    assert again > 5
 
 
 def test_of_dozens_of_gathers_few_ways_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

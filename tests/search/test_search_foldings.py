@@ -78,6 +78,7 @@ def test_experts_are_tried_over_all_ranks_of_a_row(pinned: dict, best: dict, siz
     assert all(s.ep == 1 and s.folds == ("cp", "tp") and s.sizes["etp"] == 1 for s in found)
 
 
+@pytest.mark.slow
 def test_a_plan_of_long_rows_has_experts_context_and_tensor_axes_together() -> None:
     """Few key heads and many experts: a pin of all three was 5% quicker than what the search tried without it."""
     config = MixtralConfig(

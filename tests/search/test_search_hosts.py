@@ -110,6 +110,7 @@ def test_what_is_beside_an_offloaded_plan_says_what_the_host_has() -> None:
         assert (f"offload={other.parallelism.offload}" in other.name) == (other.parallelism.offload is not None)
 
 
+@pytest.mark.slow
 def test_a_remedy_leaves_out_that_nothing_was_offloaded() -> None:
     pinned = Parallelism(offload="none", dp=2, zero=0, micro_batch=16, recompute="none")
     with pytest.raises(DoesNotFitError) as caught:

@@ -66,7 +66,7 @@ def test_the_table_says_what_torch_allocates(op: str) -> None:
         slow(("gpt2", Parallelism(micro_batch=4, recompute="full"))),
         ("bert", Parallelism(micro_batch=2, recompute="selective")),
         slow(("mlp", Parallelism(micro_batch=4))),
-        ("mixtral", Parallelism(micro_batch=4, recompute="none")),
+slow(("mixtral", Parallelism(micro_batch=4, recompute="none"))),
         slow(("mixtral", Parallelism(micro_batch=4, recompute="selective"))),
     ],
     ids=["llama", "llama, microbatches", "gpt2, full", "bert, selective", "mlp", "mixtral", "mixtral, selective"],

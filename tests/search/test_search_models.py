@@ -18,11 +18,11 @@ from tests.bench.systems.reference import References, references
 from tests.support import zoo
 from tests.support.shared_plans import SharedPlans
 
-CELLS = [("unet", "pp=4"), ("resnet", "ddp")]
+CELLS = [("unet", "pp=4")]
 MORE = [
     *(("unet", system) for system in ("auto", "dp=2 tp=2", "ddp", "pp=2", "tp=2 pp=2")),
     *(("t5", system) for system in ("auto", "pp=4", "ddp", "dp=2 tp=2", "dp=2 pp=2", "tp=2 pp=2")),
-    *(("resnet", system) for system in ("auto", "pp=2", "dp=2 tp=2", "dp=2 pp=2")),
+    *(("resnet", system) for system in ("ddp", "auto", "pp=2", "dp=2 tp=2", "dp=2 pp=2")),
 ]
 
 

@@ -102,8 +102,7 @@ def assert_none_is_quicker(asked: Pair, names: Sequence[str]) -> None:
     assert all(one.over_bytes(wall) == 0 for one in (asked.auto, *found.values()))
 
 
-# a small decoder with grids, a wide layer, several nodes: what decides is another thing in each
-FEW = ("tiny batch", "wide MLP", "decoder on two nodes")
+FEW = ("tiny batch", "wide MLP")  # a small decoder with grids, a wide layer: what decides is another thing in each
 
 
 @pytest.mark.parametrize("name", sampled(PAIRS, FEW))
@@ -125,6 +124,7 @@ def test_a_quick_answer_is_near(name: str) -> None:
     assert quick.predicted.step_time_s <= asked.auto.step_s * (1 + QUICK_WITHIN)
 
 
+@pytest.mark.slow
 def test_enough_systems_apply() -> None:
     """What the comparison is worth: every system is planned on one of two pairs, and beaten by far on one."""
     names = [s for s in SYNCHRONOUS if s not in (*GRIDS, *OF_EXPERTS, "table-parallel")]

@@ -68,6 +68,7 @@ def test_two_repeats_expanded_are_the_whole(traced: dict[str, Model], name: str)
     assert traced[name] == full_depth(module, batch, loss_fn)
 
 
+@pytest.mark.slow
 def test_a_stack_whose_last_layer_hands_on_less_is_expanded_too() -> None:
     """T5's layers hand on the bias of positions, the last of each stack doesn't."""
     with torch.device("meta"):

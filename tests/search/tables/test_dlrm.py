@@ -19,6 +19,7 @@ dlrm = zoo.example("dlrm")
 SMALL = ["--rows", "50", "--width", "4", "--batch", "16"]
 
 
+@pytest.mark.slow
 def test_the_example_plans_verifies_and_exports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = dlrm.main([*SMALL, "--export", str(tmp_path / "out")])
     printed = capsys.readouterr().out
