@@ -43,6 +43,7 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert callable(names["train"])
 
 
+@pytest.mark.slow
 def test_the_report_is_the_one_that_is_printed(shared_plans: SharedPlans) -> None:
     command = command_of(README.text)
     report = screen_text(shared_plans.record(command, lambda: planned(command)))
@@ -60,6 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ASKS, ids=" ".join)
+@pytest.mark.usefixtures("verified_in_pool")
 def test_an_exported_plan_is_read(
     command: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

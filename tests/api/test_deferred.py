@@ -22,12 +22,10 @@ def imports_of(script: str) -> str:
 def test_scripts_of_a_folder_import_no_search() -> None:
     torch_alone = "import torch.distributed.fsdp, torch.distributed.pipelining, torch.distributed.checkpoint, sys"
     asked = f"[m for m in sys.modules if m not in before and m.startswith({ABSENT!r})]"
-    for script in ("train.py", "run.py"):
-        code = f"{imports_of(script)}\n{torch_alone}\nbefore = set()\nautoplan.load\nprint({asked})"
-        code = code.replace("from __future__ import annotations\n", "")
-        torchs = f"{torch_alone}\nbefore = set(sys.modules)\n{code.replace('before = set()', '')}"
-        found = subprocess.run([sys.executable, "-c", torchs], capture_output=True, text=True)
-        assert found.stdout.strip() == "[]", (found.stdout, found.stderr)
+    scripts = "\n".join(map(imports_of, ("train.py", "run.py"))).replace("from __future__ import annotations\n", "")
+    code = f"{torch_alone}\nbefore = set(sys.modules)\n{scripts}\nautoplan.load\nprint({asked})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout.strip() == "[]", (found.stdout, found.stderr)
 
 
 def test_every_name_has_a_home() -> None:

@@ -19,11 +19,16 @@ def pools() -> Iterator[Pools]:
 
 
 # Of each of these families the quick run has another: an evaluation of short batches by rows, by stages and of a mean;
-# one between backward and update; a refusal of a batch and of a model; a checkpoint pruned, replaced and damaged.
+# one between backward and update; a refusal of a batch and of a model; a checkpoint pruned, replaced and damaged; seeds
+# that differ; a model verified; weights and groups that other quick tests save and close.
 KIN = {
     "loop": (
-        "evaluate a batch whose labels are all ignored", "evaluate a model with batch norm",
-        "evaluate a model with dropout", "evaluate a model with stochastic depth",
+        "change the module between plan and export", "evaluate a batch whose labels are all ignored",
+        "evaluate a model with dropout", "evaluate a plan whose model nobody looked at",
+        "evaluate a program made by hand", "evaluate a short batch under the root of a mean",
+        "evaluate a single row of a model that squeezes", "evaluate after updates under local SGD",
+        "evaluate each rank's own rows of a whole batch", "evaluate inputs and targets of different lengths",
+        "evaluate uneven rows of each rank", "evaluate a model with stochastic depth",
         "evaluate a short batch of a loss between rows", "evaluate a short batch whose first rows are ignored",
         "evaluate a short batch with weights of classes", "evaluate a single row of a model that takes none",
         "evaluate after updates under PipeDream-2BW", "evaluate after updates under ZeRO-3",
@@ -38,18 +43,30 @@ KIN = {
         "two steps without an update",
     ),
     "checkpoint": (
-        "a bit flipped that this rank doesn't read", "a checkpoint by a link", "a checkpoint under another name",
+        "a bit of tensors.json flipped", "a pickle as tensors.json", "a pipe as a shard",
+        "another extra in state.json", "another schedule in the plan", "another step in state.json",
+        "autoplan checkpoint verify, a bit flipped", "load of the folder of all steps",
+        "save beside a user's folder step-1.old", "save over a checkpoint that holds the user's scores.json",
+        "save where a damaged checkpoint stands", "a bit flipped that this rank doesn't read",
+        "a checkpoint by a link", "a checkpoint under another name",
         "a pickle as .metadata", "another weight_decay in the plan",
         "keep=1 beside a link to another run's step-1", "keep=1 beside a manifest that names files elsewhere",
         "keep=2 after going back from step 5 to 2", "ranks load different checkpoints", "save onto a symbolic link",
         "state.json of another checkpoint", "two groups loaded into one",
     ),
     "initialisation": (
-        "a fine-tuned transformers model", "a second export", "another plan's stored values",
+        "a fine-tuned transformers model", "a model that sets its own values, as a class", "a second export",
+        "a seed for a model with values", "a seed for a module on the meta device", "each rank another seed",
+        "fork_rng in the function", "reset_parameters of a recorded function", "another plan's stored values",
         "the same, its errors caught", "values that depend on what was drawn",
     ),
-    "files": ("a planned folder's weights removed",),
-    "inference": ("ask an inference program for its optimizer",),
+    "files": ("a planned folder's weights removed", "programs closed in a process group of the user's"),
+    "inference": (
+        "ask an inference program for its optimizer", "count the optimizers of an inference program",
+        "short batches on data-parallel ranks", "verify: the same, forward alone",
+    ),
+    "model": ("verify: the same with dropout",),
+    "weights": ("EMA weights beside",),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from autoplan.verify.local_ranks import RankPool
 from tests.support.planning import parallelize_alone
 
 ROOT = Path(__file__).parents[2]
-RANKS, ROWS, LENGTH, BYTES, LAST, LIMIT_S = 4, 16, 64, 256, 20, 1800.0
+RANKS, ROWS, LENGTH, BYTES, LAYERS, LAST, LIMIT_S = 4, 16, 64, 256, 4, 20, 1800.0
 SYNCHRONOUS = "ddp"
 TRAINING = autoplan.Training(learning_rate=3e-3, weight_decay=0.0, clip_grad_norm=1.0, compile=False)
 TITLE = """# Convergence of asynchronous systems
@@ -80,17 +80,19 @@ def of_frequencies(given: Tensor) -> float:
     return float(-(counts / counts.sum()).log()[held_out].mean())
 
 
-def model() -> LlamaForCausalLM:
+def model(layers: int = LAYERS) -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=BYTES, hidden_size=64, intermediate_size=192, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=BYTES, hidden_size=64, intermediate_size=192, num_hidden_layers=layers, num_attention_heads=4,
         num_key_value_heads=4, max_position_embeddings=LENGTH, use_cache=False,
     )  # fmt: skip
     return LlamaForCausalLM(config)
 
 
-def run(rank: int, ranks: int, folder: str, weights: Mapping[str, Tensor], steps: int) -> tuple[float, float]:
-    """Training and held-out loss after so many steps."""
+def run(
+    rank: int, ranks: int, folder: str, weights: Mapping[str, Tensor], steps: int, last: int
+) -> tuple[float, float]:
+    """Training and held-out loss after so many steps, each of so many last batches."""
     trained_on, held_out = split(text())
     losses: list[float] = []
     with autoplan.load(folder).program() as program:
@@ -99,17 +101,17 @@ def run(rank: int, ranks: int, folder: str, weights: Mapping[str, Tensor], steps
             losses.append(program.step(batch).item())
             program.optimizer.step()
             program.optimizer.zero_grad()
-        told = [program.evaluate(batch).item() for batch in batches(held_out, LAST, seed=2)]
-    last = losses[-LAST:]
-    return sum(last) / len(last), sum(told) / len(told)
+        told = [program.evaluate(batch).item() for batch in batches(held_out, last, seed=2)]
+    kept = losses[-last:]
+    return sum(kept) / len(kept), sum(told) / len(told)
 
 
-def trained(system: str, steps: int, pool: RankPool) -> Trained:
+def trained(system: str, steps: int, pool: RankPool, layers: int = LAYERS, last: int = LAST) -> Trained:
     batch = next(batches(text(), 1, seed=0))
-    plan = parallelize_alone(model(), f"1x{RANKS} cpu", batch, training=TRAINING, parallelism=system)
-    weights = {name: value.clone() for name, value in model().state_dict().items()}
+    plan = parallelize_alone(model(layers), f"1x{RANKS} cpu", batch, training=TRAINING, parallelism=system)
+    weights = {name: value.clone() for name, value in model(layers).state_dict().items()}
     with tempfile.TemporaryDirectory(prefix="autoplan-convergence-") as folder:
-        found = pool.run(run, str(plan.export(Path(folder) / "out")), weights, steps)[0]
+        found = pool.run(run, str(plan.export(Path(folder) / "out")), weights, steps, last)[0]
     return Trained(system, str(plan), *found)
 
 

@@ -18,7 +18,7 @@ from autoplan import Parallelism, Training
 from autoplan.runtime.program import Program
 from autoplan.runtime.sized_steps import SizedSteps
 from autoplan.verify.local_ranks import RankPool
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.sampling import sampled, slow
 
 STEPS, ROWS, LENGTH = 3, 4, 24
@@ -50,7 +50,7 @@ def exported(model: nn.Module, precision: str, folder: Path) -> dict[str, Tensor
     batch = {"input_ids": ids, "labels": ids}
     training = Training(precision=precision, learning_rate=1e-2, compile=False)
     pinned = Parallelism(dp=1, tp=1, pp=1, micro_batch=ROWS // 2, recompute="none")
-    parallelize_alone(model, "1x1 cpu", batch, training=training, parallelism=pinned).export(folder)
+    parallelize_unproved(model, "1x1 cpu", batch, training=training, parallelism=pinned).export(folder)
     return batch
 
 

@@ -24,7 +24,7 @@ from autoplan.errors import DivergedError
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_alone, parallelize_unproved
 from tests.support.sampling import sampled
 
 ROWS, TOKENS, CLASSES, WIDTH = 8, 6, 12, 8
@@ -154,7 +154,7 @@ def exported(folder: Path, loss: str, plan: str) -> tuple[str, str]:
     """The plan's folder, and a file of weights."""
     module, training = model(loss), Training(precision="fp64")
     save_file(dict(module.state_dict()), folder / "weights.safetensors")
-    given = parallelize_alone(module, "1x4 cpu", batch(rows(TOKENS)), training=training, parallelism=PLANS[plan])
+    given = parallelize_unproved(module, "1x4 cpu", batch(rows(TOKENS)), training=training, parallelism=PLANS[plan])
     return str(given.export(folder / "out")), str(folder / "weights.safetensors")
 
 

@@ -99,6 +99,7 @@ def test_everything_of_a_training_program_is_there_or_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
+@pytest.mark.usefixtures("verified_in_pool")
 def test_verify_compares_the_whole_result(name: str) -> None:
     model, batch, _ = zoo.small(name)
     inputs = {n: v for n, v in batch.items() if n != "labels"} if isinstance(batch, Mapping) else batch[:1]
@@ -125,6 +126,7 @@ def test_verify_refuses_a_batch_that_isnt_finite() -> None:
         plan.verify(batch=(batch[0] * torch.inf,))
 
 
+@pytest.mark.usefixtures("verified_in_pool")
 def test_a_plan_of_many_ranks_is_verified_in_small() -> None:
     model, batch, _ = zoo.small("gpt2", device="meta")
     plan = parallelize_alone(

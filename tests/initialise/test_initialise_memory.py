@@ -18,7 +18,7 @@ from autoplan.options import Parallelism
 from autoplan.trace.initialise import init_model, record, replay
 from autoplan.trace.initialise.draws import PIECE
 from autoplan.verify.local_ranks import RankPool
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.sampling import sampled
 from tests.support.tensor_life import TensorLife
 
@@ -102,7 +102,7 @@ def test_a_rank_holds_its_shards_and_the_largest_parameter(
     module = hollow(model)
     ids = torch.zeros(8, 16, dtype=torch.int64)
     batch = {"input_ids": ids, "labels": ids.clone()}
-    folder = parallelize_alone(module, "1x4 cpu", batch, parallelism=PLANS[plan]).export(tmp_path / "out")
+    folder = parallelize_unproved(module, "1x4 cpu", batch, parallelism=PLANS[plan]).export(tmp_path / "out")
     found = pool.run(initialised, str(folder))
     sizes = bytes_of(module.parameters())
     for rank, held in enumerate(found):

@@ -11,7 +11,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.rehearsal.outcome import Rehearsal
 from examples import dlrm, unet
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 STEP = 0.01  # by which the step may be off
 MEMORY = 0.03
@@ -20,7 +20,7 @@ MEMORY = 0.03
 @pytest.fixture(scope="module")
 def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     """A U-Net under ZeRO-2 on eight ranks, whose head has two rows and whose first segment has no gradient to give."""
-    plan = parallelize_alone(
+    plan = parallelize_unproved(
         unet.make_model(levels=2), "1x8 a100-sxm-80gb", unet.example_inputs(128),
         loss_fn=unet.loss_fn, training=Training(precision="bf16-mixed"),
         parallelism=Parallelism(dp=8, tp=1, pp=1, zero=2, micro_batch=16),
@@ -51,7 +51,7 @@ def test_a_first_segment_without_a_gradient_to_give_has_its_backward(convolution
 
 @pytest.mark.slow
 def test_placed_tables_bring_their_constants_to_the_device(tmp_path: Path) -> None:
-    plan = parallelize_alone(dlrm.make_model(rows=100_000, batch=64), "1x2 h100-sxm", parallelism="table-parallel")
+    plan = parallelize_unproved(dlrm.make_model(rows=100_000, batch=64), "1x2 h100-sxm", parallelism="table-parallel")
     found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
     assert not found.failed, str(found)
 
@@ -61,7 +61,7 @@ def test_collectives_slow_the_kernels_beside_them(tmp_path: Path) -> None:
     over the segment.
     The update is a call, too, though it returns nothing."""
     model, batch, _ = zoo.small("llama", layers=4)
-    plan = parallelize_alone(
+    plan = parallelize_unproved(
         model, "1x2 h100-sxm", batch, training=Training(precision="bf16-mixed"),
         parallelism=Parallelism(dp=1, tp=2, pp=1, micro_batch=4, sequence_parallel=False),
     )  # fmt: skip
@@ -76,7 +76,7 @@ def test_what_is_gathered_again_is_issued_as_priced(tmp_path: Path, ranks: int) 
     """By an operator of the runtime's own, which a compiler can't take for the forward's gather. Four ranks gather two
     heads of keys and values, too, which are kept."""
     model, batch, _ = zoo.small("llama", layers=4)
-    plan = parallelize_alone(
+    plan = parallelize_unproved(
         model, f"1x{ranks} h100-sxm", batch, training=Training(precision="bf16-mixed"),
         parallelism=Parallelism(dp=1, tp=ranks, pp=1, micro_batch=2, recompute="selective", sequence_parallel=True),
     )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 
 from autoplan.options import Parallelism, Training
 from autoplan.rehearsal.records import RankTrace
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.rehearsed_llama import llama
 from tests.support.sampling import slow
 
@@ -40,22 +40,24 @@ with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
 sys.stdout.buffer.write(pickle.dumps(found))
 """
 PLANS = {
+    "tensor, selective": (Parallelism(dp=1, tp=2, pp=1, micro_batch=4, recompute="selective"), 2, 0),
     "pipeline, tensor, selective": (
-        Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="1f1b", recompute="selective"), 2,
+        Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="1f1b", recompute="selective"), 4, 2,
     ),
-    "zero 3, in full": (Parallelism(dp=4, tp=1, pp=1, zero=3, micro_batch=1, recompute="full"), 0),
-    "ring": (Parallelism(dp=1, cp=2, tp=2, pp=1, micro_batch=4, cp_attention="ring", sequence_parallel=True), 0),
+    "zero 3, in full": (Parallelism(dp=4, tp=1, pp=1, zero=3, micro_batch=1, recompute="full"), 4, 0),
+    "ring": (Parallelism(dp=1, cp=2, tp=2, pp=1, micro_batch=4, cp_attention="ring", sequence_parallel=True), 4, 0),
 }  # fmt: skip
-"""(what is pinned, a rank)"""
-QUICK = "pipeline, tensor, selective"
+"""(what is pinned, layers, a rank)"""
+QUICK = "tensor, selective"
 
 
 @pytest.mark.parametrize("name", [name if name == QUICK else slow(name) for name in PLANS])
 def test_a_repeated_run_is_told_as_one_that_ran(name: str, tmp_path: Path) -> None:
-    pinned, rank = PLANS[name]
+    pinned, layers, rank = PLANS[name]
+    devices = pinned.dp * pinned.tp * pinned.pp * (pinned.cp or 1)
     ids = torch.zeros(8, 32, dtype=torch.int64)
-    plan = parallelize_alone(
-        llama(4), "1x4 h100-sxm", {"input_ids": ids, "labels": ids}, parallelism=pinned, effort="fast",
+    plan = parallelize_unproved(
+        llama(layers), f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, parallelism=pinned, effort="fast",
         training=Training(optimizer="adamw", precision="bf16-mixed", compile=True),
     )  # fmt: skip
     folder = plan.export(tmp_path / "out")

@@ -17,7 +17,7 @@ from autoplan.runtime.parallel.whole_tensors import by_user_names, gathered
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.sampling import slow
 
 PLANS = {
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
         module, batch, _ = zoo.small(MODEL[name], layers=7 if name in UNEVEN else 2)
         cluster = "1x1 cpu" if name == SINGLE else "1x4 cpu"
         pinned = (PLANS | EXPERTS | UNEVEN).get(name, "auto")
-        plan = parallelize_alone(module, cluster, batch, training=TRAINING, parallelism=pinned)
+        plan = parallelize_unproved(module, cluster, batch, training=TRAINING, parallelism=pinned)
         plan.export(found := str(tmp_path_factory.mktemp("plan") / "out"))
         return found
 

@@ -27,7 +27,7 @@ from autoplan.verify.variants import in_float64
 from tests.bench.systems.cells import errors, exact_faults
 from tests.support import zoo
 from tests.support.dropout_masks import KEPT, UNSEEN, Box, agree, by_place, calls_of, kind_of, watching, whole
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_alone, parallelize_unproved
 from tests.support.sampling import sampled
 
 P, LAYERS, STEPS = 0.25, 2, 3
@@ -203,7 +203,7 @@ def test_no_two_dropouts_of_a_model_are_one(pools: dict[int, RankPool], plan: st
     torch.manual_seed(0)
     batch = {"x": torch.randn(8, 12, 8), "target": torch.randn(8, 12, 16)}
     module = Uneven()
-    given = parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=PLANS[plan])
+    given = parallelize_unproved(module, "1x4 cpu", batch, training=TRAINING, parallelism=PLANS[plan])
     assert given.verify().passed
     with tempfile.TemporaryDirectory() as name:
         folder, weights = given.export(Path(name) / "out"), Path(name) / "weights.safetensors"

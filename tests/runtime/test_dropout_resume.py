@@ -16,7 +16,6 @@ from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
 from tests.support.exported_plans import exported_plans
-from tests.support.sampling import sampled
 
 P, LAYERS, STEPS, STOP = 0.25, 2, 4, 2
 MODEL = "gpt2"

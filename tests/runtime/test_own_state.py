@@ -22,7 +22,7 @@ from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.forwards import loaded
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.sampling import sampled
 
 PLANS = {
@@ -242,7 +242,7 @@ def without_parameters(rank: int, world: int, folder: str, weights: dict[str, Te
 def test_a_stage_without_parameters_takes_its_part(pool: RankPool, tmp_path: Path) -> None:
     model, batch = Ending(), (torch.randn(4, 8, 16), torch.randn(4, 8, 16))
     pins = Parallelism(dp=2, tp=1, pp=2, micro_batch=1)
-    plan = parallelize_alone(model, "1x4 cpu", batch, loss_fn=functional.mse_loss, parallelism=pins)
+    plan = parallelize_unproved(model, "1x4 cpu", batch, loss_fn=functional.mse_loss, parallelism=pins)
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     found = pool.run(without_parameters, str(plan.export(tmp_path / "out")), weights)
     assert sorted(held for held, _ in found) == [0, 0, 2, 2] and all(back for _, back in found)

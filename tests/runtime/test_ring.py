@@ -17,7 +17,6 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.attention.blocks import Sight, attend, attend_back, join
 from autoplan.runtime.ops.attention.ring import Ring
 from autoplan.verify.local_ranks import RankPool
-from tests.support.sampling import sampled
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 ROWS = 24  # divides by two, three and four, into pieces that divide by two

@@ -14,7 +14,7 @@ from autoplan.options import Parallelism
 from autoplan.runtime.parallel.compiled import compile_segments
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.sampling import slow
 
 
@@ -31,7 +31,7 @@ def step(rank: int, world: int, folder: str, weights: str, compiled: bool) -> tu
 @pytest.mark.usefixtures("compiler")
 def test_a_compiled_step_is_the_eager_step(pinned: dict[str, int], tmp_path: Path) -> None:
     module, batch, _ = zoo.small("llama", layers=2)  # of one block, which each of them compiles
-    plan = parallelize_alone(module, "1x2 cpu", batch, parallelism=Parallelism(**pinned, pp=1))  # type: ignore
+    plan = parallelize_unproved(module, "1x2 cpu", batch, parallelism=Parallelism(**pinned, pp=1))  # type: ignore
     folder, weights = plan.export(tmp_path / "out"), tmp_path / "weights.safetensors"
     save_file({name: value.clone().contiguous() for name, value in module.state_dict().items()}, weights)
     with RankPool(2, timeout_s=240) as pool:

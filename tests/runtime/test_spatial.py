@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from autoplan.ir.graph import Node, Ref, TensorType
 from autoplan.options import Parallelism
 from autoplan.rules.nn.windows import Window, windows_of
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
@@ -36,7 +36,7 @@ class Net(nn.Module):
 
 def test_pictures_split_along_space_equal_one_device(tmp_path: Path) -> None:
     batch = {"x": torch.randn(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))}
-    plan = parallelize_alone(Net(), "1x4 cpu", batch, parallelism=Parallelism(dp=1, tp=4, pp=1))
+    plan = parallelize_unproved(Net(), "1x4 cpu", batch, parallelism=Parallelism(dp=1, tp=4, pp=1))
     plan.export(tmp_path / "out")
     program = (tmp_path / "out" / "program.py").read_text()
     assert re.search(r"= convolution_along_[23]\(", program), program

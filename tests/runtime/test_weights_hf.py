@@ -15,7 +15,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.runtime.weights.manifest import MANIFEST
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.sampling import sampled
 
 TRAINING = Training(compile=False)
@@ -26,7 +26,7 @@ MODELS = {"gpt2": zoo.gpt2, "llama": zoo.llama, "bert": zoo.bert, "mixtral": zoo
 def exported(
     module: nn.Module, batch: object, folder: Path, parallelism: Parallelism = SPLIT, **options: object
 ) -> str:
-    plan = parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=parallelism, **options)
+    plan = parallelize_unproved(module, "1x4 cpu", batch, training=TRAINING, parallelism=parallelism, **options)
     plan.export(folder)
     return str(folder)
 

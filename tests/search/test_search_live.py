@@ -14,7 +14,7 @@ from autoplan.verify.local_ranks import RankPool
 from tests.bench.memory.measured import peaks_of_rank
 from tests.bench.memory.watch import Tensors
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.sampling import slow
 
 ROWS, WIDTH = 512, 64
@@ -73,7 +73,7 @@ slow(("mixtral", Parallelism(micro_batch=4, recompute="none"))),
 )
 def test_one_ranks_peak_is_the_predicted(tmp_path: Path, model: str, pins: Parallelism) -> None:
     module, batch, loss_fn = zoo.small(model)
-    plan = parallelize_alone(module, "1x1 cpu", batch, loss_fn=loss_fn, training=Training(), parallelism=pins)
+    plan = parallelize_unproved(module, "1x1 cpu", batch, loss_fn=loss_fn, training=Training(), parallelism=pins)
     with RankPool(1, timeout_s=240) as pool:
         ((measured, _),) = pool.run(peaks_of_rank, str(plan.export(tmp_path / "out")))
     assert plan.predicted.peak_bytes[0].total == pytest.approx(measured, rel=NEAR)

@@ -13,7 +13,7 @@ import autoplan
 from autoplan.options import Parallelism, Training
 from autoplan.verify.local_ranks import RankPool
 from tests.starts.models import MODELS, Batch, Made
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 SEED, STEPS, RANKS = 7, 3, 4
 TRAINING = Training(optimizer="adamw", learning_rate=1e-3, precision="fp64", compile=False)
@@ -69,7 +69,9 @@ def planned(made: Made, how: str, batch: Batch, folder: Path) -> Path:
     """The plan of the function, or of what it makes, exported."""
     torch.manual_seed(SEED)
     model = made.make if how == "function" else made.make()
-    plan = parallelize_alone(model, f"1x{RANKS} cpu", batch, loss_fn=made.loss_fn, training=TRAINING, parallelism=SPLIT)
+    plan = parallelize_unproved(
+        model, f"1x{RANKS} cpu", batch, loss_fn=made.loss_fn, training=TRAINING, parallelism=SPLIT
+    )
     return plan.export(folder)
 
 

@@ -14,7 +14,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.rehearsal import rehearse
 from autoplan.rehearsal.records import RankTrace
 from autoplan.rules.constraints import Constraint
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 TRAINING = Training(optimizer="adamw", precision="bf16-mixed", clip_grad_norm=1.0)
 ROWS, LENGTH = 8, 32
@@ -58,7 +58,7 @@ def rehearsed(
     """The plan of a small Llama, or Mixtral, on one node, exported to a folder and rehearsed operator by operator."""
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
     model = mixtral(layers) if experts else llama(layers, tied=tied)
-    plan = parallelize_alone(
+    plan = parallelize_unproved(
         model, f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=training, parallelism=parallelism,
         effort="fast", constraints=constraints,
     )  # fmt: skip

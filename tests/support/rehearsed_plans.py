@@ -16,7 +16,7 @@ from autoplan.runtime import host
 from autoplan.runtime.agreement.fingerprint import WORDS
 from autoplan.runtime.data.sources import batch_source
 from tests.bench.memory.watch import Tensors
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 LENGTH, ROWS = 64, 24
 
@@ -41,7 +41,7 @@ def planned(model: nn.Module, cluster: str, precision: str = "fp32", **fields: o
     batch = {name: torch.zeros(ROWS, LENGTH, dtype=torch.int64) for name in ("input_ids", "labels")}
     pinned = Parallelism(**{"dp": 1, "tp": 1, "pp": 1, "recompute": "none", **fields})  # type: ignore[arg-type]
     training = Training(optimizer="adamw", precision=precision)
-    return parallelize_alone(model, cluster, batch, training=training, parallelism=pinned)
+    return parallelize_unproved(model, cluster, batch, training=training, parallelism=pinned)
 
 
 def tensors_of_rank(rank: int, size: int, folder: str) -> int:

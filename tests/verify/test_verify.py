@@ -123,6 +123,7 @@ def test_a_large_plan_shrinks_to_eight_ranks():
     assert {p.source for p in small.model.parameters} <= set(state)
 
 
+@pytest.mark.usefixtures("verified_in_pool")
 def test_a_fault_in_the_program_is_noticed():
     """An operator changed behind the planner's back: the sharded program differs from the module, and says where."""
     module, batch, _ = zoo.small("llama")
@@ -158,6 +159,7 @@ class Doubled(Dropping):
         return 2 * super().forward(x)
 
 
+@pytest.mark.usefixtures("verified_in_pool")
 def test_a_model_with_dropout_is_verified_with_its_masks_and_its_trace_without():
     pinned = autoplan.Parallelism(dp=1, tp=2, pp=1)
     plan = parallelize_alone(Dropping(), "1x2 cpu", (torch.zeros(4, 8),), parallelism=pinned)
@@ -180,6 +182,7 @@ class Contrastive(nn.Module):
         return (F.cross_entropy(scores, targets) + F.cross_entropy(scores.T, targets)) / 2
 
 
+@pytest.mark.usefixtures("verified_in_pool")
 def test_targets_that_no_input_gives_are_counted():
     batch = {"a": torch.randn(8, 8), "b": torch.randn(8, 12)}
     pins = autoplan.Parallelism(dp=1, tp=4, pp=1)

@@ -31,6 +31,7 @@ RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDre
 
 
 @pytest.mark.parametrize(("parallelism", "said"), RULES)
+@pytest.mark.usefixtures("verified_in_pool")
 def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str) -> None:
     plan = planned(parallelism)
     found = plan.verify()
@@ -39,6 +40,7 @@ def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str)
     assert "Asynchronous: " in plan.report(verbose=True)
 
 
+@pytest.mark.usefixtures("verified_in_pool")
 def test_without_the_module_it_says_what_it_compares(tmp_path: Path) -> None:
     for parallelism, said in ((LOCAL, "gradients summed in each"), (STALE, "the same program on one rank")):
         planned(parallelism).export(tmp_path / str(parallelism.pp))

@@ -21,7 +21,7 @@ from autoplan.verify.variants import in_float64
 from tests.bench.architectures.architecture import Architecture
 from tests.bench.architectures.under_torchrun import gradients_of_folders
 from tests.bench.systems.ranks import Train, run
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 CLUSTER = "1x4 cpu"
 RANKS = 4
@@ -140,7 +140,7 @@ def exactly(pool: RankPool, row: Row, name: str, asked: Parallelism | str) -> Ou
 
 
 def planned(architecture: Architecture, asked: Parallelism | str) -> autoplan.Plan:
-    return parallelize_alone(
+    return parallelize_unproved(
         architecture.module("meta"), CLUSTER, architecture.example(), training=TRAINING, parallelism=asked
     )
 

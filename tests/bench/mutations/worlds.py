@@ -15,7 +15,7 @@ from autoplan.rehearsal import rehearse
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.rank_classes import rank_classes
 from autoplan.rehearsal.records import RankClass, RankTrace
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.rehearsed_llama import LENGTH, ROWS, TRAINING, llama, mixtral
 
 PLANS: Mapping[str, tuple[int, bool, Parallelism]] = {
@@ -53,7 +53,7 @@ def rehearsed(name: str, folder: Path) -> Rehearsed:
     """Plans, exports and rehearses one of ``PLANS``."""
     devices, experts, pinned = PLANS[name]
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
-    plan = parallelize_alone(
+    plan = parallelize_unproved(
         mixtral(2) if experts else llama(4), f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids},
         training=TRAINING, parallelism=pinned, effort="fast",
     )  # fmt: skip

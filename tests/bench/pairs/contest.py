@@ -22,7 +22,7 @@ from tests.bench.pairs.byhand.parts import LEARNING_RATE
 from tests.bench.pairs.cases import CASES, PRECISIONS
 from tests.bench.pairs.measured import Counted, Step, counted, cpu_seconds, saved_bytes
 from tests.bench.pairs.models import Size, batch, made
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 CHECKED = 3  # steps whose losses are compared
 LIMIT_S = 600.0
@@ -96,7 +96,7 @@ def contest(case: str, model: str, precision: str, size: Size, rounds: int, reco
     program, where it isn't the case's own."""
     given, ranks, pinned = batch(size), CASES[case].ranks, CASES[case].pinned(size.rows)
     pinned = pinned if recompute is None else replace(pinned, recompute=recompute)
-    plan = parallelize_alone(
+    plan = parallelize_unproved(
         made(model, size), f"1x{ranks} cpu", given, parallelism=pinned,
         training=autoplan.Training(
             precision=precision, learning_rate=LEARNING_RATE, randomness=CASES[case].randomness

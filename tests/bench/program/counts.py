@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # the documented way
 
 import autoplan
 from tests.bench.program.models import MODELS, batch
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 PRECISIONS = ("fp32", "bf16-mixed")
 CAST = "aten._to_copy.default"
@@ -120,7 +120,7 @@ def of_module(module: nn.Module, precision: str) -> Counted:
 def of_program(module: nn.Module, precision: str, folder: Path) -> Counted:
     """The step of the one-rank program that is planned for the module."""
     given = batch()
-    plan = parallelize_alone(
+    plan = parallelize_unproved(
         module, "1x1 cpu", given, training=autoplan.Training(precision=precision),
         parallelism=autoplan.Parallelism(micro_batch=len(given["input_ids"]), recompute="none"),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from tests.bench.systems import cases
 from tests.bench.systems.mixed import FURTHER, SURE, Distance, Steps, distance, standard_error
 from tests.bench.systems.ranks import FirstSteps, Train, run
 from tests.bench.systems.reference import GRADIENTS, References
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 STALE_STEPS = 6  # of an asynchronous system: its replicas meet, its versions follow one another
 
@@ -123,7 +123,7 @@ def planned(known: References, system: str, model: str) -> Plan:
     cluster = cases.cluster_of(cases.ranks_of(system))
     asked = resolve(system, ClusterSpec.of(cluster))
     often = replace(asked, local_steps=STALE_STEPS // 3) if (asked.local_steps or 1) > STALE_STEPS else system
-    return parallelize_alone(
+    return parallelize_unproved(
         module, cluster, batch, loss_fn=loss_fn, training=known.training, parallelism=often
     )
 

@@ -21,7 +21,7 @@ from tests.bench.systems.mixed import Steps
 from tests.bench.systems.ranks import Batch, FirstSteps, run
 from tests.support import zoo
 from tests.support.asynchronous import Diloco, How, Simulated, local_sgd, two_versions
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 LOSSES, GRADIENTS = 32, 4
 """Batches over which distances in bf16-mixed are taken: each has one loss, but many elements of gradients."""
@@ -121,7 +121,7 @@ class References:
         """The exported folder of a plan for one rank."""
         module, batch, loss_fn = self.make(model)
         rows = zoo.BATCH // microbatches
-        plan = parallelize_alone(
+        plan = parallelize_unproved(
             module, "1x1 cpu", batch, loss_fn=loss_fn, training=self.training.with_precision("bf16-mixed"),
             parallelism=Parallelism(dp=1, tp=1, pp=1, zero=0, micro_batch=rows, recompute="none"),
         )  # fmt: skip
