@@ -51,6 +51,7 @@ def test_a_cluster_keeps_the_links_of_the_rows_machine() -> None:
     assert made.topology().levels == shared.levels and not made.topology().relays
 
 
+@pytest.mark.slow
 def test_the_traits_of_a_row_change_its_price() -> None:
     """Scores in memory cost more than a fused kernel, and a dropout of its own more again; a kernel that leaves nothing
     out more than one that skips the masked half."""

@@ -94,6 +94,7 @@ def test_a_mixture_of_experts_has_no_more(name: str) -> None:
     assert_nothing_else(plan)
 
 
+@pytest.mark.slow
 def test_routers_alone_need_not_be_split(llama: Plan) -> None:
     found = {}
     for name, plan in (("mixtral", planned(with_heads_for_all(ARCHITECTURES["mixtral"]))), ("llama", llama)):

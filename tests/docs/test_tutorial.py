@@ -13,6 +13,7 @@ from tests.bench.notebook import NOTEBOOK, TUTORIAL, notebook
 from tests.support.forked import in_fork
 
 
+@pytest.mark.slow
 @in_fork
 def test_the_tutorial_trains_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,10 @@ from tests.support.planning import parallelize_alone
 UNDER: dict[str, str | Parallelism] = {"auto": "auto", "dp": "ddp", "tp": Parallelism(tp=4)}
 
 
-SLOW = ("gru", "lstm", "siglip", "barlow", "graph_with_loops", "listed_tensors", "masked_mse", "old_weight_norm")
+SLOW = (
+    "gru", "lstm", "siglip", "barlow", "graph_with_loops", "graph_with_attention", "listed_tensors", "masked_mse",
+    "old_weight_norm", "torch_encoder", "pictured", "assigned_rows", "mixup",
+)
 """Loops that are written out, and those of which another here has nearly the same operators."""
 
 

@@ -99,6 +99,7 @@ def test_what_is_gathered_again_under_products_equals_one_device(model: str) -> 
     assert result.passed, str(result)
 
 
+@pytest.mark.slow
 def test_a_plan_too_large_for_this_machine_is_verified_with_two_stages_on_two_ranks() -> None:
     module, _, loss_fn = zoo.small("llama")
     pins = Parallelism(pp=2, dp=8, tp=1, pipeline_schedule="interleaved", virtual_stages=2, micro_batch=1)

@@ -25,7 +25,6 @@ from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
 from tests.equality.test_experts_equality import deepseek_v3
 from tests.support.planning import parallelize_alone
-from tests.support.sampling import slow
 
 RANKS, EXPERTS, CHOICES, TOKENS, HIDDEN, INNER = 4, 8, 2, 16, 16, 8
 SWIGLU = "mul(silu(gate), up)"
@@ -198,8 +197,9 @@ def test_the_cheaper_of_the_two_ways_is_taken_and_told(
     assert "evenly and independently" in " ".join(plan.report(verbose=True).split())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("backend", ["aot_eager", slow("inductor")])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_compiler_takes_tokens_that_travel_whole(backend: str) -> None:
     """No graph break: what differs from step to step is inside one operator, and of what it keeps the sizes are."""
     with RankPool(2, timeout_s=240) as pool:

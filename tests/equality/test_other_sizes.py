@@ -183,7 +183,7 @@ def test_what_is_dropped_at_other_sizes_is_the_same_under_every_split(pool: Rank
     losses = []
     microbatches = {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 2}
     for number, pinned in enumerate(({"dp": 4, "tp": 1, "pp": 1}, microbatches)):
-        model, batch, loss_fn = zoo.small("gpt2", dropout=0.2)
+        model, batch, loss_fn = zoo.small("gpt2", layers=1, dropout=0.2)
         torch.manual_seed(0)
         plan = planned(tmp_path / str(number), model, batch, loss_fn, Training(precision="fp64"), **pinned)
         batches = [cut(plan.batch, 8), cut(plan.batch, 4, 8), cut(plan.batch, 4)]
@@ -346,7 +346,7 @@ def test_what_differs_in_training_alone_keeps_the_planned_rows(module: nn.Module
 
 def test_a_mixture_s_load_balance_is_that_of_the_rows_that_come(pool: RankPool, tmp_path: Path) -> None:
     """In training and in evaluation; its mask of ones follows the batch."""
-    model, batch, _ = zoo.small("mixtral")
+    model, batch, _ = zoo.small("mixtral", layers=1)
     model.config.output_router_logits = True
     training = Training(precision="fp64", optimizer="sgd", learning_rate=RATE)
     plan = planned(tmp_path / "out", model, batch, None, training, dp=2, tp=2, pp=1)

@@ -18,10 +18,6 @@ from tests.bench.systems.document import document
 from tests.bench.systems.mixed import Distance, Steps, distance, standard_error
 from tests.bench.systems.reference import References, references
 
-# One whose rule is its own. The others' parts are held elsewhere: float64 by test_equality, float32 by test_mixed.
-QUICK = (("local-sgd", "llama"),)
-REST = [cell for cell in cases.cells() if cell not in QUICK]
-
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[dict[int, RankPool]]:
@@ -35,9 +31,9 @@ def known() -> Iterator[References]:
         yield found
 
 
-@pytest.mark.parametrize(
-    ("system", "model"), [*QUICK, *(pytest.param(*cell, marks=pytest.mark.slow) for cell in REST)]
-)
+# Quick runs hold their parts: float64 by test_equality, float32 by test_mixed, rules of their own by test_asynchronous.
+@pytest.mark.slow
+@pytest.mark.parametrize(("system", "model"), cases.cells())
 def test_a_named_system_does_what_it_should(
     pools: dict[int, RankPool], known: References, system: str, model: str
 ) -> None:
@@ -47,7 +43,6 @@ def test_a_named_system_does_what_it_should(
 
 def test_every_named_system_is_in_the_matrix_on_its_ranks() -> None:
     assert [system for system, _ in cases.cells()] == [s for s in SYSTEMS for _ in cases.models_of(s)]
-    assert set(QUICK) <= set(cases.cells())
     ranks = {system: cases.ranks_of(system) for system in SYSTEMS}
     assert [system for system, count in ranks.items() if count == 8] == ["2.5d", "3d", "3d-hybrid"]
     assert ranks["2d"] == ranks["ddp"] == 4

@@ -13,7 +13,7 @@ from tests.starts.models import MODELS
 from tests.starts.run import seen
 from tests.support.sampling import sampled
 
-SLOW = ("timm-vit", "diffusers-unet", "convnext", "dit", "deepnorm")
+SLOW = ("timm-vit", "diffusers-unet", "convnext", "dit", "deepnorm", "state-space", "zero-resnet")
 NEEDS = {"timm-vit": "timm", "diffusers-unet": "diffusers"}
 TWICE = ("nanogpt",)  # given as what makes it and as what it made; the others as what makes them alone
 CASES = sampled(

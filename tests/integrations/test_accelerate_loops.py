@@ -24,6 +24,7 @@ from autoplan.integrations.program_model import PlannedModel
 from tests.support import accelerate_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import sampled
 
 TRAINING = autoplan.Training(precision="fp64", learning_rate=1e-2, weight_decay=0.1)
 WAYS = {"dp": {"dp": 2, "micro_batch": 2}, "tp": {"tp": 2}, "pp": {"pp": 2}}
@@ -46,13 +47,13 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("way", ["dp", *(pytest.param(way, marks=pytest.mark.slow) for way in ("tp", "pp"))])
-def test_the_example_is_one_device_s(way: str, one: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "again"), sampled([("dp", False), *((way, True) for way in WAYS)], [("dp", False)]))
+def test_the_example_is_one_device_s(way: str, again: bool, one: Path, tmp_path: Path) -> None:
     """Losses, norms, rates and evaluations of two epochs; and of the second alone, from the saved state."""
     plan = exported(tmp_path / "plan", WAYS[way])
     script = Path(shutil.copy(loop.__file__, tmp_path))
     wanted = json.loads((one / "found.json").read_text())
-    for count in (len(wanted), len(wanted) // 2):
+    for count in (len(wanted), len(wanted) // 2)[: 1 + again]:
         given = [str(tmp_path / "found.json"), str(tmp_path / "state"), str(plan)]
         for done in run_ranks(script, 2, given):
             assert done.returncode == 0, done.stderr

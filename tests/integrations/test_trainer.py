@@ -21,6 +21,7 @@ from autoplan.integrations.transformers import Trainer, training_of
 from tests.support import trainer_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import sampled
 
 WAYS = {"dp": {"dp": 2}, "tp": {"tp": 2}}
 
@@ -43,14 +44,14 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("way", ["dp", pytest.param("tp", marks=pytest.mark.slow)])
-def test_the_example_is_one_device_s(way: str, one: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "again"), sampled([("dp", False), ("dp", True), ("tp", True)], [("dp", False)]))
+def test_the_example_is_one_device_s(way: str, again: bool, one: Path, tmp_path: Path) -> None:
     """Losses, norms, rates, evaluations, the count of operations, the best weights, also of a short last batch; and
     again from a checkpoint."""
     plan, script = exported(tmp_path / "plan", WAYS[way]), Path(shutil.copy(loop.__file__, tmp_path))
     ranks, run = str(WAYS[way].get("dp", 1)), tmp_path / "run"
     wanted = json.loads((one / "found.json").read_text())
-    for further, steps in (([], 10), ([str(run / "checkpoint-4")], 6)):
+    for further, steps in (([], 10), ([str(run / "checkpoint-4")], 6))[: 1 + again]:
         for done in run_ranks(script, 2, [str(run), ranks, str(plan), *further]):
             assert done.returncode == 0, done.stderr
         found = json.loads((run / "found.json").read_text())

@@ -67,6 +67,7 @@ def calls_of(function: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_a_search_of_twice_the_operators_takes_about_twice_the_calls() -> None:
     models = [traced(steps) for steps in (40, 80)]
     assert sum(len(block.nodes) for block in models[1].blocks) > 1.8 * sum(len(b.nodes) for b in models[0].blocks)

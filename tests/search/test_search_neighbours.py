@@ -158,7 +158,7 @@ def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None
         assert pieces.most_excess(replace(found, **{kind: less})) > 0
 
 
-@pytest.mark.parametrize("seed", sampled(range(8), (0, 3)))  # the least and the most memory
+@pytest.mark.parametrize("seed", sampled(range(8), [0]))  # the least memory
 def test_going_from_neighbour_to_neighbour_finds_what_trying_everything_does(seed: int) -> None:
     """Whole numbers in no program, recomputation free, walls under which even stages hold too much."""
     pieces = walled(chain(seed, "interleaved", 2, "auto", 9, 4), (0.75, 0.8, 0.85, 0.9)[seed % 4])
