@@ -84,6 +84,7 @@ def started(
     return {system: results / f"{folder.name}.pt" for system, folder in folders.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "group", "system"), sampled(CELLS, FORKS))
 def test_a_plan_of_each_kind_equals_one_device(launcher, group, system, ran, reference):
     found = torch.load(ran(launcher, group)[system])

@@ -23,6 +23,7 @@ def pools() -> Iterator[Pools]:
 # that differ; a model verified; weights and groups that other quick tests save and close.
 KIN = {
     "loop": (
+        "no decay on biases and scales", "one of two patterns that matches nothing",
         "change the module between plan and export", "evaluate a batch whose labels are all ignored",
         "evaluate a model with dropout", "evaluate a plan whose model nobody looked at",
         "evaluate a program made by hand", "evaluate a short batch under the root of a mean",
@@ -63,7 +64,7 @@ KIN = {
     "files": ("a planned folder's weights removed", "programs closed in a process group of the user's"),
     "inference": (
         "ask an inference program for its optimizer", "count the optimizers of an inference program",
-        "short batches on data-parallel ranks", "verify: the same, forward alone",
+        "export a plan of the forward alone", "short batches on data-parallel ranks", "verify: the same, forward alone",
     ),
     "model": ("verify: the same with dropout",),
     "weights": ("EMA weights beside",),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from autoplan.verify.local_ranks import RankPool
 from tests.bench import convergence as bench
 
 
+@pytest.mark.slow
 def test_a_few_steps_learn_something_and_are_told(pool: RankPool) -> None:
     """Of the same start both systems take the same first step: their losses agree until the replicas part."""
     rows = [bench.trained(system, 12, pool, layers=1, last=6) for system in ("ddp", "local-sgd")]

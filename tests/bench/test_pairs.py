@@ -25,6 +25,7 @@ FEWER = [("DDP, no_sync", "Mixtral", "selective", 0.5), ("fully_shard, ZeRO-1", 
 PER_RANK = sampled(["the module, drawn per rank", "DDP, drawn per rank"], ["DDP, drawn per rank"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "model", "precision"), CELLS)
 def test_the_program_is_as_lean_as_by_hand(case: str, model: str, precision: str) -> None:
     row = contest(case, model, precision, SMALL, 0)

@@ -144,7 +144,7 @@ def test_what_can_not_be_offloaded(
     [
         dict(dp=2, zero=2, offload="optimizer"),
         slow(dict(tp=2, offload="optimizer")),
-        dict(tp=2, offload="parameters"),
+        slow(dict(tp=2, offload="parameters")),
         dict(dp=2, zero=3, offload="activations"),
         slow(dict(pp=2, offload="activations")),
     ],

@@ -126,6 +126,7 @@ def test_verify_refuses_a_batch_that_isnt_finite() -> None:
         plan.verify(batch=(batch[0] * torch.inf,))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("verified_in_pool")
 def test_a_plan_of_many_ranks_is_verified_in_small() -> None:
     model, batch, _ = zoo.small("gpt2", device="meta")

@@ -65,6 +65,7 @@ def test_no_further_from_float32_than_one_device(shared_pools: Callable[[int], R
         assert all(torch.isfinite(value).all() for value in run.parameters.values())
 
 
+@pytest.mark.slow
 def test_a_plan_in_float16_equals_one_device_in_float64() -> None:
     record = planned("fp16-mixed", "dp2 tp2 zero1")
     how = replace(record.training, optimizer="lamb", lr_schedule=LRSchedule("linear", steps=2), reduce_dtype="bf16")

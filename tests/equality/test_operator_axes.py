@@ -43,7 +43,7 @@ FOUR = [
     slow(("llama", {"cp": 2, "tp": 2, "cp_attention": "rows"})),
     ("llama", {"cp": 2, "tp": 2, "cp_attention": "ring"}),
     slow(("gpt2", {"cp": 2, "dp": 2, "cp_attention": "heads", "zero": 3})),
-    ("mixtral", {"dp": 2, "tp": 2, "ep": 2, "etp": 2}),
+    slow(("mixtral", {"dp": 2, "tp": 2, "ep": 2, "etp": 2})),
     slow(("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "zero": 1})),
     ("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "travel": "ep"}),
     slow(("mixtral", {"tp": 4, "ep": 4, "etp": 1, "travel": "tp"})),

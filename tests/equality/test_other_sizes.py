@@ -81,7 +81,9 @@ def of_zoo(folder: Path, name: str, **pinned: object) -> Planned:
 
 
 CASES = [
-    ("llama", {"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2}, [(8, 0), (4, 0), (8, 12), (2, 6)]),
+    pytest.param(
+        *("llama", {"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2}), [(8, 0), (4, 0), (8, 12), (2, 6)], marks=SLOW
+    ),
     pytest.param(
         *("llama", {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 2, "sequence_parallel": True}),
         [(8, 0), (3, 0), (4, 8)], marks=SLOW,

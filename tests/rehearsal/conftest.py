@@ -1,4 +1,4 @@
-"""Rehearsals of these tests share an interpreter, but for a test that asks for ``its_own_interpreter``."""
+"""Rehearsals of these tests share an interpreter. What the README shows has one of its own, as users' have."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 from autoplan.rehearsal import rehearse
 from autoplan.rehearsal.rehearse import Asked
 from tests.support.rehearsing import Apart, rehearsing
-
-EACH_APART = rehearse.each_apart
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -27,8 +25,3 @@ def one_interpreter() -> Iterator[None]:
 
         patched.setattr(rehearse, "each_apart", apart)
         yield
-
-
-@pytest.fixture
-def its_own_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearse, "each_apart", EACH_APART)

@@ -213,6 +213,7 @@ def test_a_mixture_whose_tokens_travel() -> None:
     assert names & {"all-to-all", "all-to-all-v"}
 
 
+@pytest.mark.slow
 def test_a_compiled_plan_keeps_less_than_the_eager_one() -> None:
     """The plan is for GPUs, none of which is here."""
     plan = planned(llama(2), "1x2 h100-sxm", "bf16-mixed", tp=2)
@@ -235,6 +236,7 @@ def test_a_dense_step_waits_for_no_device(name: str) -> None:
         assert not [call for call in one.trace.calls if call.kind == "stop"]
 
 
+@pytest.mark.slow
 def test_a_mixture_waits_for_the_counts_of_its_tokens_alone() -> None:
     """Once a layer and microbatch, in the forward."""
     plan = planned(mixtral(), "1x2 h100-sxm", "bf16-mixed", tp=2, tensor_system="expert-all-to-all", micro_batch=12)
@@ -254,7 +256,6 @@ def test_wrong_arguments_are_told(exported: Path) -> None:
         rehearse(exported, microbatches=99)
 
 
-@pytest.mark.usefixtures("its_own_interpreter")
 def test_the_command_prints_what_was_found(exported: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["rehearse", str(exported), "--ranks", "0,2", "--json", str(exported.parent / "found.json")]) == 0
     told = capsys.readouterr().out

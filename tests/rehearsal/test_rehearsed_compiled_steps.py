@@ -71,7 +71,8 @@ def test_collectives_slow_the_kernels_beside_them(tmp_path: Path) -> None:
     assert "aten._fused_adamw_" in {call.name for call in one.trace.calls if call.during == "update"}
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_what_is_gathered_again_is_issued_as_priced(tmp_path: Path, ranks: int) -> None:
     """By an operator of the runtime's own, which a compiler can't take for the forward's gather. Four ranks gather two
     heads of keys and values, too, which are kept."""

@@ -20,7 +20,7 @@ from autoplan.runtime.checkpoint.groups import own_groups
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
-from tests.support.sampling import sampled, slow
+from tests.support.sampling import sampled
 
 PLANS = {
     "dp4 zero3": dict(dp=4, zero=3),
@@ -187,7 +187,8 @@ def load_grouped(rank: int, world: int, plan: dict, folder: str, training: Train
         return found
 
 
-@pytest.mark.parametrize("schedule", [slow(None), LRSchedule("linear", steps=4)], ids=["constant", "linear"])
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", [None, LRSchedule("linear", steps=4)], ids=["constant", "linear"])
 def test_each_group_s_options_are_taken_up_by_the_names_of_its_parameters(
     pool: RankPool, tmp_path: Path, schedule: LRSchedule | None
 ) -> None:

@@ -274,6 +274,7 @@ def compiled_and_eager(rank: int, size: int) -> list[torch.Tensor]:
     return results
 
 
+@pytest.mark.slow
 def test_a_compiler_takes_permutes_and_exchanges_whole():
     torch.compile(torch.sin, backend="aot_eager")(torch.ones(1))  # loads the compiler once, before the ranks are forked
     with RankPool(4, timeout_s=240) as pool:

@@ -163,7 +163,8 @@ def part_of_a_run(rank: int, world: int, plan: dict, how: Training, folder: str,
         return dict(program.full_state_dict())
 
 
-@pytest.mark.parametrize("name", sampled(["lamb", "adafactor", "muon", "rprop"], ["muon"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lamb", "adafactor", "muon", "rprop"])
 def test_another_plan_goes_on_with_what_an_optimizer_kept(pool: RankPool, tmp_path: Path, name: str) -> None:
     how, folder = (MAIN | OTHERS)[name], str(tmp_path / "c")
     first, then = FEW if name in ("lamb", "adafactor") else FEW[::-1]

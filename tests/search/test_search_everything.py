@@ -101,10 +101,12 @@ def priced_anew(seed: int, found: Evaluated) -> tuple[float, tuple[StageMemory, 
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(8, 28, 2), slow(range(0, 160, 2)), slow(range(1, 160, 2))], ids=["few", "even", "odd"]
-)
-def test_no_way_to_run_the_operators_is_quicker(seeds: range) -> None:
-    assert sum(check(seed) for seed in seeds) >= min(3, len(seeds) // 10)
+    ("seeds", "least"), [(range(26, 27), 2), slow((range(0, 160, 2), 3)), slow((range(1, 160, 2), 3))],
+    ids=["one", "even", "odd"],
+)  # fmt: skip
+def test_no_way_to_run_the_operators_is_quicker(seeds: range, least: int) -> None:
+    """Of many problems there is nothing to try, or too much; of the one that quick runs take two walls bind."""
+    assert sum(check(seed) for seed in seeds) >= least
 
 
 @pytest.mark.parametrize(("seeds", "least"), [(20, 1), slow((60, 5))])

@@ -53,6 +53,7 @@ def test_more_bandwidth_is_never_slower(name: str) -> None:
     assert seconds(model(), replace(cluster, bandwidth=2.0)) <= TOLERANCE * seconds(model(), cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [CLUSTERS[1], pytest.param(CLUSTERS[0], marks=pytest.mark.slow)])
 def test_no_pin_at_random_is_quicker(name: str) -> None:
     """`make bench-laws` tries more of them, on larger models."""

@@ -18,8 +18,8 @@ from tests.bench.systems.reference import References, references
 from tests.support import zoo
 from tests.support.shared_plans import SharedPlans
 
-CELLS = [("unet", "pp=4")]
-MORE = [
+CELLS = [
+    ("unet", "pp=4"),
     *(("unet", system) for system in ("auto", "dp=2 tp=2", "ddp", "pp=2", "tp=2 pp=2")),
     *(("t5", system) for system in ("auto", "pp=4", "ddp", "dp=2 tp=2", "dp=2 pp=2", "tp=2 pp=2")),
     *(("resnet", system) for system in ("ddp", "auto", "pp=2", "dp=2 tp=2", "dp=2 pp=2")),
@@ -32,7 +32,8 @@ def known() -> Iterator[References]:
         yield found
 
 
-@pytest.mark.parametrize(("model", "system"), [*CELLS, *(pytest.param(*c, marks=pytest.mark.slow) for c in MORE)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "system"), CELLS)
 def test_four_ranks_equal_one_device(
     pool: RankPool, known: References, shared_plans: SharedPlans, model: str, system: str
 ) -> None:

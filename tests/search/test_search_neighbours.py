@@ -16,7 +16,7 @@ from autoplan.search.inter_op.stage_model import FULL, PART
 from autoplan.search.inter_op.tabu_search import MENDED, fitting, neighbours, recomputed_otherwise
 from cost_models.pipeline.critical import script
 from tests.search.test_search_chunks import SCHEDULES, chain, divisions, walled
-from tests.support.sampling import sampled
+from tests.support.sampling import slow
 
 
 def at_random(pieces: ChainCosts, rng: random.Random) -> Division:
@@ -158,10 +158,10 @@ def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None
         assert pieces.most_excess(replace(found, **{kind: less})) > 0
 
 
-@pytest.mark.parametrize("seed", sampled(range(8), [0]))  # the least memory
-def test_going_from_neighbour_to_neighbour_finds_what_trying_everything_does(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "segments"), [(0, 7), *(slow((seed, 9)) for seed in range(8))])
+def test_going_from_neighbour_to_neighbour_finds_what_trying_everything_does(seed: int, segments: int) -> None:
     """Whole numbers in no program, recomputation free, walls under which even stages hold too much."""
-    pieces = walled(chain(seed, "interleaved", 2, "auto", 9, 4), (0.75, 0.8, 0.85, 0.9)[seed % 4])
+    pieces = walled(chain(seed, "interleaved", 2, "auto", segments, 4), (0.75, 0.8, 0.85, 0.9)[seed % 4])
     best_s = min((pieces.step_s(d) for d in divisions(pieces) if pieces.over(d) <= 0), default=np.inf)
     found = DivisionSearch(pieces, few_integers=0).run()
     if found is None:
