@@ -68,21 +68,33 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plan.export(tmp_path_factory.mktemp("elastic") / "out")
 
 
+def started(patch: pytest.MonkeyPatch, ranks: int) -> None:
+    """As torchrun starts the first process of so many."""
+    for name, value in {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "LOCAL_RANK": 0, "RANK": 0}.items():
+        patch.setenv(name, str(value))
+
+
+@pytest.mark.slow
+def test_a_folder_without_a_plan_is_none(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = autoplan.load(exported)
+    started(monkeypatch, 2)
+    found = plan.at_world_size()
+    assert found.folder is not None
+    shutil.rmtree(found.folder)
+    found.folder.mkdir()
+    assert plan.at_world_size().record == found.record
+
+
 def test_another_size_is_planned_once_and_loaded_by_all(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = autoplan.load(exported)
-    for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "0", "RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
+    started(monkeypatch, 4)
     assert plan.at_world_size() is plan
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    started(monkeypatch, 2)
     found = plan.at_world_size()
     assert found.record.chosen.mesh.devices == 2 and found.record.model == plan.record.model
     assert found.record.training == plan.record.training and found.predicted.step_time_s > 0
     written = exported / "elastic" / f"1x2-{found.folder.name[4:]}"
     assert found.folder == written
-    shutil.rmtree(written)
-    written.mkdir()
-    assert plan.at_world_size().record == found.record  # a folder without a plan is none
     monkeypatch.setattr(world_size, "PLANNER", "no.such.module")
     assert plan.at_world_size().record == found.record
     monkeypatch.setenv("LOCAL_RANK", "1")

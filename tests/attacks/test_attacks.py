@@ -41,10 +41,12 @@ KIN = {
         "evaluate the same short batch on all ranks", "evaluate two whole batches at once",
         "evaluate what isn't finite", "evaluate wider rows", "evaluate without targets",
         "a plain step after three that add up", "a state that is loaded twice", "a wrong batch while adding up",
+        "three batches before an update",
         "two steps without an update",
     ),
     "checkpoint": (
-        "a bit of tensors.json flipped", "a pickle as tensors.json", "a pipe as a shard",
+        "a bit of tensors.json flipped", "a checkpoint in fp64 loaded into a plan in fp32",
+        "a pickle as tensors.json", "a pipe as a shard",
         "another extra in state.json", "another schedule in the plan", "another step in state.json",
         "autoplan checkpoint verify, a bit flipped", "load of the folder of all steps",
         "save beside a user's folder step-1.old", "save over a checkpoint that holds the user's scores.json",

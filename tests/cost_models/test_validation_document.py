@@ -29,6 +29,7 @@ def results() -> tuple[TableResult, ...]:
     return all_results(SHIPPED)
 
 
+@pytest.mark.slow
 def test_every_table_ships_a_few_rows_and_every_one_is_priced(results: tuple[TableResult, ...]) -> None:
     assert {table.name for table in TABLES} <= {result.name for result in results}
     for result in results:

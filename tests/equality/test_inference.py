@@ -98,7 +98,7 @@ def test_everything_of_a_training_program_is_there_or_refused() -> None:
     assert names - set(OF_TRAINING) <= set(dir(InferenceProgram))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "resnet"])
+@pytest.mark.parametrize("name", ["gpt2", slow("resnet")])
 @pytest.mark.usefixtures("verified_in_pool")
 def test_verify_compares_the_whole_result(name: str) -> None:
     model, batch, _ = zoo.small(name)

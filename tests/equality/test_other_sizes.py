@@ -75,7 +75,8 @@ def on_one_device(plan: Planned, batches: Sequence[Batch]) -> tuple[list[float],
 
 
 def of_zoo(folder: Path, name: str, **pinned: object) -> Planned:
-    model, batch, loss_fn = zoo.small(name)
+    depth = {} if name == "mlp" else {"layers": 2 * int(str(pinned.get("virtual_stages", 1)))}
+    model, batch, loss_fn = zoo.small(name, **depth)
     training = Training(precision="fp64", optimizer="sgd", learning_rate=RATE)
     return planned(folder / "out", model, batch, loss_fn, training, **pinned)
 

@@ -45,7 +45,7 @@ def trained(
 def test_a_saved_state_is_the_plain_model_s(
     pool: RankPool, tmp_path: Path, name: str, pinned: dict[str, object]
 ) -> None:
-    model, batch, loss_fn = zoo.small(name)
+    model, batch, loss_fn = zoo.small(name, layers=2)
     plan = planned(tmp_path / "out", model, batch, loss_fn, Training(precision="fp64", learning_rate=0.01), **pinned)
     found = pool.run(trained, str(plan.folder), plan.weights, plan.batch, str(tmp_path / "state"))
     before = plan.loss(plan.batch)

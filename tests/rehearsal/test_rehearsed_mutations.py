@@ -28,6 +28,7 @@ def test_every_fault_in_a_trace_is_found(world: Rehearsed) -> None:
     assert [one for one in done if not one.told] == []
 
 
+@pytest.mark.slow
 def test_every_fault_in_the_program_is_found(world: Rehearsed, tmp_path: Path) -> None:
     done = program_mutations(world, len(ADDED), 17, tmp_path)
     assert {one.kind for one in done} == set(ADDED)

@@ -13,7 +13,7 @@ from tests.support.sampling import sampled
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
 
-SLOW = ("penalties", "spectra", "windows", "indexing")  # of many operators, whose rules are each proved apart
+SLOW = ("penalties", "spectra", "windows", "indexing", "space")  # of many operators, whose rules are each proved apart
 
 
 @pytest.mark.parametrize("name", sampled(FAMILIES, [name for name in FAMILIES if name not in SLOW]))

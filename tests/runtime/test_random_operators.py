@@ -57,7 +57,7 @@ def batch() -> dict[str, Tensor]:
     [
 slow(("rand_like", Parallelism(dp=2, tp=1, pp=1, micro_batch=2))),
         slow(("randn_like", Parallelism(dp=1, tp=2, pp=1, micro_batch=4, recompute="full"))),
-        ("bernoulli", Parallelism(dp=1, tp=1, pp=2, micro_batch=2, recompute="selective")),
+slow(("bernoulli", Parallelism(dp=1, tp=1, pp=2, micro_batch=2, recompute="selective"))),
         slow(("uniform", Parallelism(dp=1, tp=2, pp=1, micro_batch=4))),
         ("exponential", Parallelism(dp=2, tp=1, pp=1, micro_batch=1, zero=3)),
     ],

@@ -115,6 +115,7 @@ def load_with_more_moments(rank: int, world: int, folder: str) -> str:
         return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_lacks_what_the_optimizer_keeps_is_refused(pool: RankPool, tmp_path: Path) -> None:
     pool.run(saved_while_training, str(tmp_path))
     for said in pool.run(load_with_more_moments, str(tmp_path / "step-1")):

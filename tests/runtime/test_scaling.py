@@ -152,6 +152,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_the_last_checkpoint_stays(po
         assert steps == 0 and kept
 
 
+@pytest.mark.slow
 def test_under_float16_it_is_skipped_until_the_scale_is_at_its_floor(pool: RankPool, tmp_path: Path) -> None:
     for text, steps, kept in pool.run(diverging, SCALED, str(tmp_path / "c")):
         assert text.startswith("a loss scale of 1 at step 18: gradients overflow in float16 at the least scale")
