@@ -41,8 +41,7 @@ KIN = {
         "evaluate the same short batch on all ranks", "evaluate two whole batches at once",
         "evaluate what isn't finite", "evaluate wider rows", "evaluate without targets",
         "a plain step after three that add up", "a state that is loaded twice", "a wrong batch while adding up",
-        "three batches before an update",
-        "two steps without an update",
+        "three batches before an update", "two steps without an update",
     ),
     "checkpoint": (
         "a bit of tensors.json flipped", "a checkpoint in fp64 loaded into a plan in fp32",
