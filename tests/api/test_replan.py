@@ -52,6 +52,7 @@ def test_constraints_are_a_list(plan: Plan, given: object) -> None:
             plan.what_if(constraints=given)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_was_pinned_stays_until_it_is_freed(plan: Plan) -> None:
     assert plan.what_if().parallelism == plan.parallelism
     tensor = plan.what_if(parallelism=Parallelism(tp=2, pp=1))

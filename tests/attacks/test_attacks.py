@@ -25,7 +25,7 @@ KIN = {
     "loop": (
         "no decay on biases and scales", "one of two patterns that matches nothing",
         "change the module between plan and export", "evaluate a batch whose labels are all ignored",
-        "evaluate a model with dropout", "evaluate a plan whose model nobody looked at",
+        "evaluate a plan whose model nobody looked at",
         "evaluate a program made by hand", "evaluate a short batch under the root of a mean",
         "evaluate a single row of a model that squeezes", "evaluate after updates under local SGD",
         "evaluate each rank's own rows of a whole batch", "evaluate inputs and targets of different lengths",
@@ -41,7 +41,7 @@ KIN = {
         "evaluate the same short batch on all ranks", "evaluate two whole batches at once",
         "evaluate what isn't finite", "evaluate wider rows", "evaluate without targets",
         "a plain step after three that add up", "a state that is loaded twice", "a wrong batch while adding up",
-        "three batches before an update", "two steps without an update",
+        "an overflow in one of three batches", "three batches before an update", "two steps without an update",
     ),
     "checkpoint": (
         "a bit of tensors.json flipped", "a checkpoint in fp64 loaded into a plan in fp32",
@@ -52,12 +52,14 @@ KIN = {
         "save where a damaged checkpoint stands", "a bit flipped that this rank doesn't read",
         "a checkpoint by a link", "a checkpoint under another name",
         "a pickle as .metadata", "another weight_decay in the plan",
+        "extra changed while an asynchronous save runs", "keep=1 beside another run's step-1",
         "keep=1 beside a link to another run's step-1", "keep=1 beside a manifest that names files elsewhere",
         "keep=2 after going back from step 5 to 2", "ranks load different checkpoints", "save onto a symbolic link",
         "state.json of another checkpoint", "two groups loaded into one",
     ),
     "initialisation": (
-        "a fine-tuned transformers model", "a model that sets its own values, as a class", "a second export",
+        "a file's function on the command line", "a fine-tuned transformers model",
+        "what_if of a folder, exported elsewhere", "a model that sets its own values, as a class", "a second export",
         "a seed for a model with values", "a seed for a module on the meta device", "each rank another seed",
         "fork_rng in the function", "reset_parameters of a recorded function", "another plan's stored values",
         "the same, its errors caught", "values that depend on what was drawn",

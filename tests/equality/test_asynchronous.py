@@ -73,6 +73,7 @@ REPLICAS = [("llama", "dp2 tp2"), ("gpt2", "dp4"), ("bert", "dp2 pp2")]
 VERSIONS = [("llama", "tp2 pp2"), ("gpt2", "pp4"), ("bert", "dp2 pp2")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "mesh"), sampled(REPLICAS, REPLICAS[2:]))  # with stages
 def test_replicas_that_step_by_themselves_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
     plan = planned(model, Parallelism(**LOCAL[mesh], zero=0, local_steps=2))
@@ -100,6 +101,7 @@ def test_outer_updates_equal_their_simulation(pool: RankPool, model: str, mesh: 
     check(pool, plan, model, rule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "mesh"), sampled(VERSIONS, VERSIONS[1:2]))  # the most stages, tied weights
 def test_gradients_of_the_version_before_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
     plan = planned(model, Parallelism(**STALE[mesh], zero=0, pipeline_schedule="pipedream-2bw"))

@@ -88,6 +88,7 @@ def test_seven_layers_on_stages_that_do_not_divide_them(model: str, devices: int
     assert result.passed, str(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_what_is_gathered_again_under_products_equals_one_device(model: str) -> None:
     module, batch, loss_fn = zoo.small(model)

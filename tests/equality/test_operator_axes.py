@@ -41,7 +41,7 @@ MIXTURES = {"qwen3_moe": partial(WITH_EXPERTS["qwen3"], 2), "gpt_oss": gpt_oss, 
 SLOW = pytest.mark.slow
 FOUR = [
     slow(("llama", {"cp": 2, "tp": 2, "cp_attention": "rows"})),
-    ("llama", {"cp": 2, "tp": 2, "cp_attention": "ring"}),
+    slow(("llama", {"cp": 2, "tp": 2, "cp_attention": "ring"})),
     slow(("gpt2", {"cp": 2, "dp": 2, "cp_attention": "heads", "zero": 3})),
     slow(("mixtral", {"dp": 2, "tp": 2, "ep": 2, "etp": 2})),
     slow(("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "zero": 1})),

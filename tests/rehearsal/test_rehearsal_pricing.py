@@ -162,6 +162,7 @@ def test_gradients_of_tied_embeddings_are_priced(tmp_path: Path) -> None:
         assert any(call.where == row.where and call.seconds == pytest.approx(row.seconds) for call in account.priced)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

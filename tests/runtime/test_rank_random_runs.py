@@ -135,6 +135,7 @@ def evaluated(rank: int, world: int, folder: str, weights: str) -> tuple[float, 
     return first, float(program.step(batch)), float(program.evaluate(batch))
 
 
+@pytest.mark.slow
 def test_evaluation_drops_nothing(pool: RankPool, folder: Callable[[str], str], tmp_path: Path) -> None:
     module, batch, _ = zoo.small(MODEL, layers=LAYERS, dropout=P)
     plan = parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=PLANS["dp tp"])

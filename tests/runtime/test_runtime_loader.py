@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
@@ -57,6 +58,7 @@ def in_two_goes(rank: int, world: int, folder: str) -> tuple[list, bool]:
         return told, all(torch.equal(found[name], whole[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_data_that_end_within_a_batch_end_training_with_a_checkpoint(pool: RankPool, tmp_path: Path) -> None:
     for told, equal in pool.run(in_two_goes, str(tmp_path)):
         cut = "batch 5 has 3 rows of 8, and was left out: a program without a plan is for its one size"

@@ -32,7 +32,7 @@ def test_no_bound_is_above_a_plan(cluster: str, pp: int) -> None:
     assert plans, "no plan sums gradients over the tensor axis"
 
 
-@pytest.mark.parametrize(("pp", "tp"), [(1, 4), (2, 2)])
+@pytest.mark.parametrize(("pp", "tp"), [(1, 4), pytest.param(2, 2, marks=pytest.mark.slow)])
 def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
     """Walls from the least that fits to ample: what fits is never quicker than the bound, which bytes raise."""
     spec = ClusterSpec.parse("1x4 h100-sxm")
