@@ -206,9 +206,9 @@ def straggling(nodes: int, device: Device) -> float:
 
 
 def model_flops_per_s(
-    blocks: Sequence[Mapping[str, Operator]], uses: Mapping[int, int], topology: Topology
+    blocks: Sequence[Mapping[str, Operator]], uses: Mapping[int, int], topology: Topology, training: bool
 ) -> tuple[float, float]:
-    """(FLOPs of the model's forward over the whole batch, peak FLOPs per second of all devices at its main dtype).
+    """(FLOPs of the model over the whole batch, peak FLOPs per second of all devices at its main dtype).
 
     uses  how often each block stands in the chain
     """
@@ -218,8 +218,19 @@ def model_flops_per_s(
             cost = price_operator(operator, Strategy(()), Mesh(()), topology.device, fuses=True, training=False)
             if cost.flops:
                 dtype = operator.operands[0].dtype
-                by_dtype[dtype] = by_dtype.get(dtype, 0.0) + cost.flops * uses[index]
+                times = uses[index] * (passes(operator) if training else 1)
+                by_dtype[dtype] = by_dtype.get(dtype, 0.0) + cost.flops * times
     if not by_dtype:
         return 0.0, 0.0
     main = max(by_dtype, key=lambda dtype: by_dtype[dtype])
     return sum(by_dtype.values()), sum(device.peak_flops_per_s[main] * count for device, count in topology.kinds)
+
+
+FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
+
+
+def passes(operator: Operator) -> int:
+    """FLOPs of a step over those of an operator's forward. Of a product with a weight that isn't trained one gradient
+    is left, or none where nothing is trained before it."""
+    frozen = any(weighs and not carries for weighs, carries in zip(operator.weighs, operator.carries, strict=True))
+    return 1 + any(operator.carries) if frozen else FORWARD_AND_BACKWARD

@@ -18,7 +18,22 @@ OUTER_PASSES = 6.0
 """Of an outer update over what is stored: it reads the round's beginning, the mean and the momentum, and writes the
 first, the last and the parameters."""
 Held = float | Mapping[tuple[str, ...], float]
-"""Local bytes of parameters, by the operator axes over which their gradients are summed; a number: over none."""
+"""Local bytes of parameters, by the operator axes over which their gradients are summed; a number: over none. Of those
+that aren't trained, by the axes along which they are whole."""
+
+
+def by_axes(held: Held) -> Mapping[tuple[str, ...], float]:
+    return held if isinstance(held, Mapping) else {(): held}
+
+
+def joined(held: Held, frozen: Held) -> Held:
+    """Both together."""
+    if not frozen:
+        return held
+    found = dict(by_axes(held))
+    for axes, size in by_axes(frozen).items():
+        found[axes] = found.get(axes, 0.0) + size
+    return found
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,9 @@ class DataAxis:
     ``calibrate`` measures with an all-reduce beside products.
     What is sent together is copied together before, and taken apart after: fully_shard's copies in and out, and of
     plain data parallelism, whose gradients stay in their buckets, those into them.
+
+    Parameters that aren't trained (``frozen``) have no master, gradient or state. ZeRO-3 shards them, in the dtype in
+    which they are used, and gathers them beside the others; below that every rank keeps them.
     """
 
     zero: int
@@ -100,7 +118,7 @@ class DataAxis:
     def by_group(self, held: Held) -> dict[str, float]:
         """Bytes by the group that they are gathered, scattered or summed over."""
         found: dict[str, float] = {}
-        for summed, size in held.items() if isinstance(held, Mapping) else (((), held),):
+        for summed, size in by_axes(held).items():
             found[self.group(summed)] = found.get(self.group(summed), 0.0) + size
         return found
 
@@ -153,12 +171,15 @@ class DataAxis:
         """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
         return self.prices.cold_s(COPY * bytes) if self.shared else 0.0
 
-    def fetched_s(self, held: Held) -> float:
+    def fetched_s(self, held: Held, frozen: Held = 0.0) -> float:
         """A shard of a segment's parameters over the link to the host, or of its gradients; 0 where they stay here."""
         if self.offload != "parameters":
             return 0.0
-        kinds = held.items() if isinstance(held, Mapping) else (((), held),)
-        return self.link_s(self.prices.stored * sum(size / self.ways(summed) for summed, size in kinds))
+        return self.link_s(self.prices.stored * self.shards_bytes(held) + self.shards_bytes(frozen))
+
+    def shards_bytes(self, held: Held) -> float:
+        """A rank's shards of parameters of so many bytes."""
+        return sum(size / self.ways(summed) for summed, size in by_axes(held).items())
 
     def link_s(self, bytes: float) -> float:
         """Seconds over the link between the device and its host."""
@@ -195,24 +216,30 @@ class DataAxis:
         """How often a step gathers each segment's parameters; ``last``: those of the chain's last segment."""
         return 1 if self.zero < 3 else (2 - (last and self.keeps_last)) * microbatches
 
-    def exposed_forward_s(self, forward_s: float, held: Held) -> float:
+    def gathered_s(self, held: Held, frozen: Held) -> float:
+        """One gather of a segment's parameters where that is done again and again."""
+        return self.fetched_s(held, frozen) + self.gather_s(joined(held, frozen))
+
+    def exposed_forward_s(self, forward_s: float, held: Held, frozen: Held = 0.0) -> float:
         """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
         if self.zero < 3:
             return 0.0
-        gather_s = self.fetched_s(held) + self.gather_s(held)
+        gather_s = self.gathered_s(held, frozen)
         return gather_s - self.hidden_s(forward_s, gather_s)
 
-    def exposed_backward_s(self, backward_s: float, held: Held, last: bool = False) -> float:
+    def exposed_backward_s(self, backward_s: float, held: Held, frozen: Held = 0.0, last: bool = False) -> float:
         """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3). ``last``: as of
         ``gathers``."""
         again = self.zero == 3 and not (last and self.keeps_last)
-        busy_s = self.fetched_s(held) + self.gather_s(held) if again else 0.0
+        busy_s = self.gathered_s(held, frozen) if again else 0.0
         busy_s += self.fetched_s(held) + self.scatter_s(held) if self.scatters_each else 0.0
         return busy_s - self.hidden_s(backward_s, busy_s)
 
-    def copies_s(self, parameter_bytes: float, last: bool = False) -> tuple[float, float]:
+    def copies_s(
+        self, parameter_bytes: float, frozen_bytes: float = 0.0, last: bool = False
+    ) -> tuple[float, float]:
         """Copies of a segment's (forward, backward) in each microbatch; ``last``: as of ``gathers``."""
-        gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
+        gathered_s = self.copied_s(parameter_bytes + frozen_bytes) if self.zero == 3 else 0.0
         scattered_s = self.scattered_copy_s(parameter_bytes) if self.scatters_each else 0.0
         return gathered_s, scattered_s + (0.0 if last and self.keeps_last else gathered_s)
 
@@ -241,7 +268,7 @@ class DataAxis:
         """
         if not self.shared and self.offload != "parameters":
             return 0.0, 0.0
-        counted = Counter(tuple(held.items()) if isinstance(held, Mapping) else (((), held),) for held in sizes)
+        counted = Counter(tuple(by_axes(held).items()) for held in sizes)
         alike = [(dict(held), count) for held, count in counted.items()]
         if self.zero == 0:
             return self.summed_s([(self.by_group(held), count) for held, count in alike], backward_s)
@@ -316,6 +343,19 @@ class DataAxis:
             return self.shard_share + (self.zero < 3)
         masters = self.prices.stored if self.publishes and self.offload != "optimizer" else 0.0
         return self.versions + masters + 2 * self.prices.stored * self.outer
+
+    def frozen_share(self, whole: tuple[str, ...] = ()) -> float:
+        """The same of parameters that aren't trained.
+
+        whole  operator axes along which they are whole
+        """
+        if self.zero < 3:
+            return 1.0
+        return 1 / self.ways(whole) if self.offload != "parameters" or self.host.own else 0.0
+
+    def frozen_host_share(self, whole: tuple[str, ...] = ()) -> float:
+        """Of these the bytes in a host's memory apart."""
+        return 1 / self.ways(whole) if self.zero == 3 and self.offload == "parameters" and not self.host.own else 0.0
 
     @property
     def gradient_share(self) -> float:

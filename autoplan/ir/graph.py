@@ -180,6 +180,7 @@ class Block:
     inputs      activations that enter, each carrying a gradient
     externals   constants it reads
     parameters  local names ("self_attn.q_proj.weight") with types
+    frozen      of these names those that aren't trained: no gradient goes back to them
     buffers     local names of buffers it reads or mutates
     nodes       in an order of execution
     outputs     names of the activations that leave, in the order of the next segment's inputs; the last segment's
@@ -193,6 +194,7 @@ class Block:
     buffers: tuple[Typed, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
+    frozen: tuple[str, ...] = ()
 
     def types(self) -> dict[str, TensorType]:
         """Every value of the block by name."""
@@ -200,8 +202,8 @@ class Block:
         return {v.name: v.type for v in entering} | {n.name: n.type for n in self.nodes}
 
     def carries_gradient(self) -> frozenset[str]:
-        """Names of the values that may carry a gradient: floating and reached from an input or a parameter."""
-        live = {v.name for v in (*self.inputs, *self.parameters) if v.type.floating}
+        """Names of the values that may carry a gradient: floating and reached from an input or a trained parameter."""
+        live = {v.name for v in (*self.inputs, *self.parameters) if v.type.floating and v.name not in self.frozen}
         for node in self.nodes:
             if node.type.floating and any(name in live for name in node.operands):
                 live.add(node.name)

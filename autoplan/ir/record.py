@@ -10,7 +10,7 @@ from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import Extension
 
-SCHEMA = 14
+SCHEMA = 15
 
 
 @dataclass(frozen=True)

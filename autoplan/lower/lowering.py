@@ -216,7 +216,8 @@ def stored_parameters(model: Model, chosen: Chosen, mesh: Mesh) -> tuple[StoredP
         if layout is None:
             continue
         states = layout.states()
-        reduce_axes = tuple(a.name for a in mesh.device_axes if states[a.name] == R and a.size > 1)
+        summed = mesh.device_axes if parameter.trainable else ()
+        reduce_axes = tuple(a.name for a in summed if states[a.name] == R and a.size > 1)
         keep = {axis: I if state == R else state for axis, state in states.items()}
         kept = Layout.of(len(parameter.type.shape), keep, mesh)
         stored.append(

@@ -17,6 +17,7 @@ from autoplan.lower.resized import BatchSizes
 from autoplan.options import Parallelism, Training
 
 PIPELINE, DATA = "pp", "dp"
+SHARDS_PARAMETERS = 3  # the level of ZeRO from which on parameters are sharded too
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,12 @@ class ProgramSpec:
         That is so of a scalar, and where dp or cp already splits it or its gradient needs no sum over one; but experts
         are split over axes of theirs. On one rank only it is sharded where it is to go to the host between uses, and
         experts beside dense weights that these axes shard, so that one module's are gathered and updated alike. With
-        several replicas of what is sharded the data axis' part is that of one replica.
+        several replicas of what is sharded the data axis' part is that of one replica. What isn't trained has neither
+        gradient nor state to share out: it is sharded where parameters are.
         """
         if not self.parallelism.zero or not stored.type.shape:
+            return ()
+        if not stored.trainable and self.parallelism.zero < SHARDS_PARAMETERS:
             return ()
         split = self.expert_axes
         shared = [axis for axis in zero_axes(split) if self.size(axis) > 1]
@@ -163,8 +167,9 @@ class ProgramSpec:
 
     def parameter_dtype(self, stored: StoredParameter) -> torch.dtype:
         """The dtype of what a rank's modules hold of a parameter: the one that they compute in, beside a float32 master
-        under mixed precision. What ZeRO shards is its own master: fully_shard casts it as it gathers it."""
-        if self.mixed and not self.shard_axes(stored):
+        under mixed precision. What ZeRO shards is its own master: fully_shard casts it as it gathers it. What isn't
+        trained needs none."""
+        if self.mixed and not (stored.trainable and self.shard_axes(stored)):
             return getattr(torch, stored.type.dtype)
         return self.storage_dtype(stored.type)
 

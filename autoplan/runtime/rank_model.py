@@ -24,7 +24,7 @@ from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
 from autoplan.runtime.parallel.stages import build_stages
 from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.weights import loading, starting
-from autoplan.runtime.weights.writing import MAX_FILE_BYTES, write_weights
+from autoplan.runtime.weights.writing import MAX_FILE_BYTES, trained_of, write_weights
 
 if TYPE_CHECKING:
     from typing import Self  # of Python 3.11
@@ -108,15 +108,18 @@ class RankModel:
         return found if self.rank == 0 else whole_tensors.OnFirstRank()
 
     def save_weights(
-        self, folder: str | os.PathLike, dtype: torch.dtype | None = None, max_file_bytes: int = MAX_FILE_BYTES
-    ) -> None:
+        self, folder: str | os.PathLike, dtype: torch.dtype | None = None, max_file_bytes: int = MAX_FILE_BYTES,
+        *, trained_only: bool = False,
+    ) -> None:  # fmt: skip
         """The weights as Hugging Face safetensors, which transformers' from_pretrained and ``load_weights`` read.
 
         folder          gets model.safetensors, or several files and their index; autoplan-weights.json, which says what
                         was written, with checksums; and config.json, generation_config.json and the tokenizer's files
                         where they came with the model, unless you have put others there, which stay
-        dtype           of what is floating; None: as it is stored, float32 under mixed precision
+        dtype           of what is floating; None: as it is stored, under mixed precision float32 where it is trained
         max_file_bytes  a tensor that is larger has a file of its own
+        trained_only    the trained parameters alone, as adapters beside frozen weights; config.json and the like, which
+                        describe the whole model, aren't written
 
         Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
         tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
@@ -126,9 +129,11 @@ class RankModel:
         """
         with self._during("saving weights", "save_weights"):
             self._check_parameters()
+            what = self.spec, self.held, self.stages.buffers, self.unread, self.pretrained
+            spec, held, buffers, unread, beside = trained_of(*what) if trained_only else what
             write_weights(
-                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes,
-                self.pretrained, part_of=lambda held: self._averaged(held.values),
+                spec, self.storage, held, buffers, unread, folder, dtype, max_file_bytes, beside,
+                part_of=lambda held: self._averaged(held.values),
             )  # fmt: skip
 
     def __enter__(self) -> Self:

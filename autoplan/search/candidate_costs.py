@@ -15,8 +15,9 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
 from autoplan.search.inter_op.chain import Chain, chain_of, held_by
+from autoplan.search.inter_op.data_shares import data_axis, parameter_share
 from autoplan.search.inter_op.rank_memory import HeldParameters
-from autoplan.search.inter_op.stage_model import StageModel, data_axis, parameter_share
+from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.milp import HeldBytes
 from autoplan.search.intra_op.solve import Solver
@@ -62,7 +63,7 @@ class CandidateCosts:
     training: Training | Inference
     schedules: dict[tuple[str, int, int, int], InterleavedSchedule] = field(default_factory=dict)
     chains: dict[tuple[Candidate, bool, IntraOpPlan, Device], Chain] = field(default_factory=dict)
-    held: dict[IntraOpPlan, HeldParameters] = field(default_factory=dict)
+    held: dict[IntraOpPlan, tuple[HeldParameters, HeldParameters]] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
     others: dict[tuple[Key, int], Together | None] = field(default_factory=dict)
 

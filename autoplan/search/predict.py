@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from autoplan.cost import Topology
 from autoplan.cost.step import model_flops_per_s
+from autoplan.cost.zero_costs import joined
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated, once_s
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.problem_inputs import Prepared
-
-FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
 
 
 def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predicted:
@@ -46,9 +45,8 @@ def units(model: Model) -> int:
 def utilisation(found: Evaluated, prepared: Prepared, topology: Topology) -> float:
     """The model's FLOPs, nothing recomputed and nothing done twice, over what all devices could do in the step."""
     uses = Counter(segment.block for segment in prepared.model.segments)
-    flops, rate = model_flops_per_s(prepared.operators, uses, topology)
-    factor = FORWARD_AND_BACKWARD if prepared.training else 1
-    return flops * factor / (rate * found.step_s) if rate else 0.0
+    flops, rate = model_flops_per_s(prepared.operators, uses, topology, prepared.training)
+    return flops / (rate * found.step_s) if rate else 0.0
 
 
 def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
@@ -146,14 +144,15 @@ def sharded(
     """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
 
     runs      of segments on one rank
-    groups    bytes of their parameters, by the axes of the group that gathers them
+    groups    bytes of their trained parameters, by the axes of the group that gathers them
     hidden_s  of what happens once a step
     """
     data, m = loads.data, loads.candidate.microbatches
-    parameters = [bytes for at in runs for bytes in loads.unit_bytes(at)]
+    pairs = [pair for at in runs for pair in loads.unit_pairs(at)]
+    parameters, both = [trained for trained, _ in pairs], [joined(*pair) for pair in pairs]
     gathers = [count for at in runs for count in loads.unit_gathers(at)]
     scatters = m if data.scatters_each else 1
-    gather_s = sum(n * data.gather_s(unit) for n, unit in zip(gathers, parameters, strict=True))
+    gather_s = sum(n * data.gather_s(unit) for n, unit in zip(gathers, both, strict=True))
     scatter_s = scatters * sum(map(data.scatter_s, parameters))
     replicas_s = sum(map(data.replicas_s, parameters)) if data.across else 0.0
     waits_s = m * sum(map(loads.exposed_s, runs))
@@ -162,9 +161,9 @@ def sharded(
     hidden_s += max(0.0, each_s - waits_s)
     share = hidden_s / total_s if total_s else 0.0
     units = [data.by_group(unit) for unit in parameters]
-    counted = list(zip(gathers, units, strict=True))
+    counted = list(zip(gathers, map(data.by_group, both), strict=True))
     alike = [(count, [unit for n, unit in counted if n == count]) for count in dict.fromkeys(gathers)]
-    for axes, size in groups.items():
+    for axes in dict.fromkeys([*groups, *(axes for _, unit in counted for axes in unit)]):
         for where, kind, count, times, those in (
             *(("parameters", "all-gather", count, 1.0, those) for count, those in alike),
             ("gradients", "reduce-scatter", scatters, data.prices.summed, units),
@@ -173,7 +172,7 @@ def sharded(
             spent_s = count * sum(data.prices.collective_s(kind, each, axes) for each in sizes)
             if spent_s:  # experts that ZeRO has on one rank cross no links
                 yield PricedCollective(where, kind, axes, int(sum(sizes)), count, spent_s, spent_s * share)
-        if data.across:
+        if data.across and axes in groups:
             spent_s = sum(data.replica_s(unit[axes], axes) for unit in units if axes in unit)
-            size = data.shard_bytes(size, axes)
+            size = data.shard_bytes(groups[axes], axes)
             yield PricedCollective("gradients", "all-reduce", data.across, int(size), 1, spent_s, spent_s * share)

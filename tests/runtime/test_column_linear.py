@@ -15,7 +15,7 @@ from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.collectives.typed import all_gather, to_replicate
 from autoplan.runtime.ops import column_linear, gathered_linear, regathered_linear
-from autoplan.runtime.ops.column_linear import multiply
+from autoplan.runtime.ops.column_linear import joined_linear, multiply
 from autoplan.verify.local_ranks import RankPool
 from tests.support.sampling import sampled
 
@@ -167,3 +167,20 @@ def frozen(rank: int, size: int) -> tuple[bool, list[str]]:
 def test_what_is_frozen_costs_nothing(pool: RankPool) -> None:
     for alone, names in pool.run(frozen):
         assert alone and names == ["mm"]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_with_frozen_weights_keep_nothing_but_these(transposed: bool) -> None:
+    """The gradient of what is multiplied is that of plain products; a weight that is trained has its own."""
+    for trained in ((False, False), (False, True)):
+        x, weights, _ = operands(0, False, transposed)
+        weights = [w.detach().requires_grad_(flag) for w, flag in zip(weights, trained, strict=True)]
+        saved: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+            results = joined_linear(x, weights, (), transposed)
+        assert any(t.data_ptr() == x.data_ptr() for t in saved) == any(trained)
+        loss = sum(r.pow(2).sum() for r in results)
+        wanted = sum(multiply(x, w, None, transposed).pow(2).sum() for w in weights)
+        asked = [x, *(w for w in weights if w.requires_grad)]
+        given, plain = torch.autograd.grad(loss, asked), torch.autograd.grad(wanted, asked)
+        torch.testing.assert_close(given, plain)

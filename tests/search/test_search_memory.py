@@ -29,7 +29,7 @@ def lively(price: BlockCost, rng: random.Random) -> BlockCost:
     entering = min(price.input_bytes, kept) * rng.randint(0, 1)
     adding = kept + rng.randint(0, 10**6)
     forward = kept - entering + rng.randint(0, 10**6)
-    live = LiveBytes(kept, entering, forward, adding + sum(price.parameter_bytes), adding)
+    live = LiveBytes(kept, entering, forward, adding + sum(price.parameters.values()), adding)
     return replace(price, live=live, working_bytes=live.working)
 
 

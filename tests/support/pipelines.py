@@ -54,7 +54,9 @@ def random_pipeline(seed: int, message: float = 1.0) -> Pipeline:
     blocks = tuple(random_price(random, message) for _ in range(max(order) + 1))
     tied = order[0] == order[-1] and bool(random.integers(0, 2))
     segments = tuple(
-        Segment(b, str(i), ("0.w" if tied and i == count - 1 else f"{i}.w",), (), ()) for i, b in enumerate(order)
+        Segment(b, str(i), (f"{at}.w", f"{at}.frozen"), (), ())
+        for i, b in enumerate(order)
+        for at in (0 if tied and i == count - 1 else i,)
     )
     model = Model("Chain", (), (), (), (), (), (), segments)
     cluster = str(random.choice([f"1x{stages} h100-sxm", f"{stages}x1 h100-sxm", f"1x{stages} cpu"]))
@@ -83,8 +85,9 @@ def random_price(random: np.random.Generator, message: float = 1.0) -> BlockCost
         output_bytes=boundary,
         constant_bytes=int(random.integers(0, 1e5)),
         working_bytes=int(random.integers(1e5, 1e6)),
-        parameter_bytes=(parameters,),
-        summed_axes=((),),
+        parameter_bytes=(parameters, kept // 3),
+        summed_axes=((), ()),
+        trained=(True, False),
         moves=(),
     )
 

@@ -28,8 +28,9 @@ def typecheck(lowered: Lowered, apart: bool = False) -> None:
     """
     mesh = tensor_mesh(lowered.mesh)
     given = check_constants(lowered, mesh, apart)
-    for block in lowered.blocks:
-        check_block(block, mesh, apart)
+    frozen = {(s.block, name) for s in lowered.segments for name in frozen_of(lowered, s)}
+    for index, block in enumerate(lowered.blocks):
+        check_block(block, mesh, apart, frozenset(name for of, name in frozen if of == index))
     check_chain(lowered, mesh)
     check_externals(lowered, given, mesh)
     for stage in lowered.stages:
@@ -62,10 +63,18 @@ def counted(lowered: Lowered, value: TypedValue, mesh: Mesh, apart: bool) -> Typ
     return TypedValue(value.name, value.type, Layout.of(len(value.type.shape), {}, mesh), value.local_shape)
 
 
-def check_block(block: LoweredBlock, mesh: Mesh, apart: bool) -> None:
+def frozen_of(lowered: Lowered, segment: Segment) -> Iterator[str]:
+    """A segment's parameters that aren't trained, by its block's names."""
+    frozen = {stored.name for stored in lowered.parameters if not stored.trainable}
+    own = zip(lowered.blocks[segment.block].parameters, segment.parameters, strict=True)
+    return (value.name for value, name in own if name in frozen)
+
+
+def check_block(block: LoweredBlock, mesh: Mesh, apart: bool, frozen: frozenset[str] = frozenset()) -> None:
+    """``frozen``: of its parameters those that no gradient goes back to."""
     scope = Scope(block.name, mesh, apart)
     for value in (*block.inputs, *block.parameters):
-        scope.enter(value, live=True)
+        scope.enter(value, live=value.name not in frozen)
     for value in (*block.externals, *block.buffers):
         scope.enter(value, live=False)
     for statement in block.body:

@@ -12,6 +12,7 @@ from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.operators.collective_ops import SEND
 from autoplan.cost.operators.operator_seconds import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
+from autoplan.cost.zero_costs import joined
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH, whole_axis
 from autoplan.ir.typed_program import Collective, StoredParameter, TypedValue
@@ -142,6 +143,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     """Gathers of parameters, sums of gradients."""
     loads, data, intervals = share.loads, share.loads.data, share.intervals
     units = [unit for at in intervals for unit in loads.unit_bytes(at)]
+    pairs = [pair for at in intervals for pair in loads.unit_pairs(at)]
     if data.size > 1 and data.zero == 0 and data.local_steps == 1:
         spent_s, narrower = sum(loads.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
         totals = added(data.by_group(unit) for unit in units)
@@ -162,13 +164,16 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     elif data.shared and data.zero:
         counts = [count for at in intervals for count in loads.unit_gathers(at)]
         scatters = share.microbatches if data.scatters_each else 1
-        added_to, sums = (row_padding(share, in_sum) for in_sum in (1.0, data.prices.summed))
-        for gathers, unit, more, beside in zip(counts, map(data.by_group, units), added_to, sums, strict=True):
-            for axes, size in unit.items():
-                group, reduced = span(share, axes), data.prices.summed * size
+        added_to, sums = row_padding(share, 1.0, frozen=data.zero == 3), row_padding(share, data.prices.summed)
+        for gathers, (trained, frozen), more, beside in zip(counts, pairs, added_to, sums, strict=True):
+            for axes, size in data.by_group(joined(trained, frozen)).items():
                 gather_s = share.prices.collective_s("all-gather", size, axes)
+                yield PricedCall(
+                    "parameters", "all-gather", span(share, axes), int(size), gathers, gather_s, padding=more[axes]
+                )
+            for axes, size in data.by_group(trained).items():
+                group, reduced = span(share, axes), data.prices.summed * size
                 scatter_s = share.prices.collective_s("reduce-scatter", reduced, axes)
-                yield PricedCall("parameters", "all-gather", group, int(size), gathers, gather_s, padding=more[axes])
                 yield PricedCall(
                     "gradients", "reduce-scatter", group, int(reduced), scatters, scatter_s, padding=beside[axes]
                 )
@@ -188,22 +193,26 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     yield from whole_calls(share)
 
 
-def row_padding(share: RankShare, widened: float) -> list[Counter[str]]:
+def row_padding(share: RankShare, widened: float, frozen: bool = False) -> list[Counter[str]]:
     """Of each segment's parameters the bytes by which fully_shard makes their rows divide, by the group that they are
     gathered over.
 
     widened  bytes in which an element is sent, for each byte in which it is used
+    frozen   those that aren't trained are sent, too
     """
     stored, data = {p.name: p for p in share.plan.lowered.parameters}, share.loads.data
-    found = []
+    held, others, found = share.loads.chain.held, share.loads.chain.held_frozen, []
     for first, last in share.intervals:
         seen: set[str] = set()
-        for held_here in share.loads.chain.held.segments[first:last]:
-            padding, fresh = Counter[str](), [(name, size) for name, size in held_here if name not in seen]
-            for name, size in fresh:
-                rows, summed = (*stored[name].local_shape, 1)[0], summed_over_operators(share, stored[name])
+        for trained, rest in zip(held.segments[first:last], others.segments[first:last], strict=True):
+            gathered = (*trained, *(rest if data.zero == 3 else ()))
+            fresh = {name: size for name, size in gathered if name not in seen}
+            padding, sent = Counter[str](), fresh if frozen else {name: n for name, n in trained if name in fresh}
+            for name, size in sent.items():
+                kept = stored[name]
+                rows, summed = (*kept.local_shape, 1)[0], summed_over_operators(share, kept)
                 padding[data.group(summed)] += round(widened * size * (-rows % data.ways(summed)) / rows)
-            seen |= {name for name, _ in fresh}
+            seen |= set(fresh)
             found += [padding] if fresh else []
     return found
 
@@ -242,8 +251,11 @@ def span(share: RankShare, axes: str) -> Span:
 
 
 def summed_over_operators(share: RankShare, parameter: StoredParameter) -> tuple[str, ...]:
-    """The operator axes over which its gradient is summed."""
-    return tuple(axis for axis in share.plan.mesh.operator_axes if axis in parameter.reduce_axes)
+    """The operator axes over which its gradient is summed; of one that isn't trained those along which it is whole."""
+    axes, mesh = share.plan.mesh.operator_axes, share.plan.mesh
+    if not parameter.trainable:
+        return tuple(axis for axis in axes if mesh.size(axis) > 1 and parameter.layout.state(axis).kind != "S")
+    return tuple(axis for axis in axes if axis in parameter.reduce_axes)
 
 
 def added(each: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -126,15 +126,16 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
         for place, segment in enumerate(range(*at)):
             block = lowered.segments[segment].block
             price = share.blocks[block]
-            size = price.parameters
-            exposed_s, alone_s = (data.exposed_forward_s(beside_s, size) for beside_s in (price.forward_s, 0.0))
+            held = (price.parameters, price.frozen)
+            exposed_s, alone_s = (data.exposed_forward_s(beside_s, *held) for beside_s in (price.forward_s, 0.0))
             apart_s = open_s(share, price, backward=False) + exposed_s - slowed_s(share, alone_s - exposed_s)
             ahead_s = float(chain.forward_s[segment]) - apart_s
             totals[block, FORWARD] += m * ahead_s
             if not share.prices.training:
                 continue
             last = segment == len(chain) - 1 and not chain.repeated[-1]
-            exposed_s, alone_s = (data.exposed_backward_s(beside_s, size, last) for beside_s in (price.backward_s, 0.0))
+            each_s = (price.backward_s, 0.0)
+            exposed_s, alone_s = (data.exposed_backward_s(beside_s, *held, last) for beside_s in each_s)
             apart_s = open_s(share, price, backward=True) + exposed_s - slowed_s(share, alone_s - exposed_s)
             back_s = float(backward_s[segment]) - apart_s
             again = [moved for moved in price.moves if moved.again and not share.hosts]

@@ -85,7 +85,7 @@ def price(
     for position, name in enumerate(node.operands):
         wanted = strategy.input(position, len(kinds[name].shape), mesh)
         if name in parameters:
-            stored_s += prices.stored_s(kinds[name], wanted, count) / count
+            stored_s += 0.0 if name in block.frozen else prices.stored_s(kinds[name], wanted, count) / count
             parameter_bytes += layout_bytes(kinds[name], wanted, mesh)
         else:
             moves.append(prices.move_s(kinds[name], home(name, block, choice, mesh), wanted, name in carries))

@@ -125,7 +125,9 @@ class _Products(Function):
         ctx.again = whole is None and dim is not None
         rows = raw.all_gather(x, dim, axis) if ctx.again else x if whole is None else whole
         joined, bias = side_by_side(weights), side_by_side(biases)
-        ctx.save_for_backward(x if ctx.again else rows, *(weights if joined is None else [joined]))
+        trained = any(ctx.needs_input_grad[6 : 6 + count])  # no other gradient reads what is multiplied
+        read = (x if ctx.again else rows) if trained else None
+        ctx.save_for_backward(read, *(weights if joined is None else [joined]))
         ctx.transposed, ctx.dim, ctx.axis, ctx.count = transposed, dim, axis, count
         ctx.sizes = None if joined is None else [w.shape[0] for w in weights]
         if joined is None or (bias is None and any(b is not None for b in biases)):
@@ -142,12 +144,12 @@ class _Products(Function):
         x, *weights = ctx.saved_tensors
         weigh, add = ctx.needs_input_grad[6 : 6 + ctx.count], ctx.needs_input_grad[6 + ctx.count :]
         # in half precision each product is rounded as autograd rounds it, where no sum over ranks follows
-        rounded = ctx.axis is None and x.dtype.itemsize == 2
-        whole = ctx.sizes if all(weigh) and len(set(add)) == 1 else None
+        rounded = ctx.axis is None and gradients[0].dtype.itemsize == 2
+        whole = ctx.sizes if len(set(weigh)) == len(set(add)) == 1 else None
         joined = weights[0] if whole and not ctx.transposed and not rounded else None
         weights = weights[0].split(ctx.sizes) if ctx.sizes and joined is None else weights
         rows = flat(gradients) if joined is None else [torch.cat(gradients, -1).view(-1, joined.shape[0])]
-        gathering = raw.start_gather(x, ctx.dim, ctx.axis, gradients[0]) if ctx.again and any(weigh) else None
+        gathering = raw.start_gather(x, ctx.dim, ctx.axis, gradients[0]) if ctx.again and x is not None else None
         summand = coming = None
         if ctx.needs_input_grad[0]:
             shape = (*gradients[0].shape[:-1], weights[0].shape[0 if ctx.transposed else 1])  # x may be a part of it
@@ -155,7 +157,8 @@ class _Products(Function):
         if summand is not None and ctx.axis is not None:
             coming, summand = raw.start_sum(summand, ctx.dim, ctx.axis), None
         x = x if gathering is None else gathering()
-        found = of_weights(x.reshape(-1, x.shape[-1]), rows, ctx.transposed, weigh, add, whole)
+        read = None if x is None else x.reshape(-1, x.shape[-1])
+        found = of_weights(read, rows, ctx.transposed, weigh, add, whole)
         arrived = summand if coming is None else coming()
         return (arrived, None, None, None, None, None, *found)
 
@@ -168,24 +171,33 @@ def of_batch(x: Tensor, weights: Tensor, bias: Tensor | None) -> Sequence[Tensor
     return found.view(count, *x.shape[:-1], columns).unbind()
 
 
+def weight_gradient(x: Tensor | None, gradient: Tensor, transposed: bool) -> Tensor:
+    assert x is not None, "a weight has a gradient, and what it multiplied wasn't kept"
+    return x.t() @ gradient if transposed else gradient.t() @ x
+
+
 def of_weights(
-    x: Tensor, rows: Sequence[Tensor], transposed: bool, weigh: Sequence[bool], add: Sequence[bool],
+    x: Tensor | None, rows: Sequence[Tensor], transposed: bool, weigh: Sequence[bool], add: Sequence[bool],
     whole: Sequence[int] | None,
 ) -> list[Tensor | None]:  # fmt: skip
     """Gradients of the weights, then of their biases, from x [rows, k] and the results' gradients, joined or not.
 
+    x      None where no weight has one
     whole  the weights' first dims, where one product gives the gradients of all, and of all biases or none
     """
     if whole is None:
-        pairs = [(x, gradient) if transposed else (gradient, x) for gradient in rows]
-        found = [a.t() @ b if needed else None for (a, b), needed in zip(pairs, weigh, strict=True)]
+        found = [weight_gradient(x, g, transposed) if w else None for g, w in zip(rows, weigh, strict=True)]
         return [*found, *(g.sum(0) if needed else None for g, needed in zip(rows, add, strict=True))]
-    nothing = [None] * len(whole)
+    nothing: list[Tensor | None] = [None] * len(whole)
+    if x is None and not add[0]:
+        return [*nothing, *nothing]
     if transposed:
         gradient = torch.stack(list(rows))
-        return [*(x.t() @ gradient).unbind(), *(gradient.sum(1).unbind() if add[0] else nothing)]
+        products = nothing if x is None else (x.t() @ gradient).unbind()
+        return [*products, *(gradient.sum(1).unbind() if add[0] else nothing)]
     gradient = rows[0] if len(rows) == 1 else torch.cat(list(rows), -1)
-    return [*(gradient.t() @ x).split(whole), *(gradient.sum(0).split(whole) if add[0] else nothing)]
+    products = nothing if x is None else (gradient.t() @ x).split(whole)
+    return [*products, *(gradient.sum(0).split(whole) if add[0] else nothing)]
 
 
 def flat(tensors: Sequence[Tensor]) -> list[Tensor]:

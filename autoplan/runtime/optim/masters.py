@@ -33,7 +33,7 @@ def attach(optimizer: Optimizer, held: Sequence[ShardedParameter], device: torch
 
     offloaded  the masters lie with the host
     """
-    trained = [(h, h.master) for h in held if h.master is not None and h.stored.trainable]
+    trained = [(h, h.master) for h in held if h.master is not None]
     if offloaded:
         gradients = tuple(HostGradient(h, master, host_memory(master)) for h, master in trained)
         optimizer.register_step_pre_hook(lambda *_: gradients_down(gradients, device))

@@ -85,12 +85,12 @@ def sharded_parameters(
 def master_of(spec: ProgramSpec, stored: StoredParameter, part: Tensor) -> nn.Parameter | None:
     """Memory for the master of this rank's part of a parameter, without its values yet; None where it needs none."""
     dtype, offloaded = spec.storage_dtype(stored.type), spec.parallelism.offload == "optimizer"
-    if part.dtype == dtype and not (offloaded and stored.trainable):
+    if not stored.trainable or (part.dtype == dtype and not offloaded):
         return None
     pinned = offloaded and part.device.type != "cpu"
     device = torch.device("cpu") if offloaded else part.device
     values = torch.empty(part.shape, dtype=dtype, device=device, pin_memory=pinned)
-    return nn.Parameter(values, requires_grad=stored.trainable)
+    return nn.Parameter(values)
 
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -86,6 +86,22 @@ def write_weights(
         together(lambda: place.put(written, index, extra) if dist.get_rank() == 0 else None)
 
 
+def trained_of(
+    spec: ProgramSpec, held: Sequence[ShardedParameter], *rest: object
+) -> tuple[ProgramSpec, Sequence[ShardedParameter], Mapping[str, Tensor], Mapping[str, Tensor], None]:
+    """Of what ``write_weights`` takes the trained parameters alone: no buffers, nothing unread, no files beside.
+
+    InputsError where nothing is trained: an empty file would be taken for weights.
+    """
+    parameters = tuple(p for p in spec.lowered.parameters if p.trainable)
+    if not parameters:
+        raise InputsError("trained_only=True", "the model has no trained parameter", "leave trained_only out")
+    return (
+        replace(spec, lowered=replace(spec.lowered, parameters=parameters)),
+        [each for each in held if each.stored.trainable], {}, {}, None,
+    )  # fmt: skip
+
+
 def same_on_all(folder: str) -> Path:
     """InputsError, on every rank, where they don't name the same folder."""
     everyone = from_all(folder)
@@ -123,7 +139,7 @@ def planned(
     if dtype is not None and (dtype not in CODES or not dtype.is_floating_point):
         raise InputsError(f"dtype={dtype}", "it isn't a floating dtype of safetensors", "give torch.bfloat16, say")
     first = from_first([(name, (value.dtype, tuple(value.shape))) for name, value in rest.items()])
-    dtypes = {name: spec.storage_dtype(p.type) for p in spec.lowered.parameters for name in names_in(p)}
+    dtypes = {name: kept_dtype(spec, p) for p in spec.lowered.parameters for name in names_in(p)}
     own = {source: (dtypes[source], shape) for source, _, shape in own_parameters(spec).values()}
     flat = {name for p in spec.lowered.parameters if p.members for name in names_in(p)}
     groups = split([(name, converted(kind, dtype)) for name, kind in (*first, *own.items())], max_file_bytes)
@@ -134,6 +150,11 @@ def planned(
         writer = 0 if any(n in names or n in flat for n, _ in group) else index % dist.get_world_size()
         files.append(WeightFile(name, writer, tuple(group)))
     return tuple(files)
+
+
+def kept_dtype(spec: ProgramSpec, stored: StoredParameter) -> torch.dtype:
+    """In which a parameter lies on ranks: that of its master; of one that isn't trained that of the computation."""
+    return spec.storage_dtype(stored.type) if stored.trainable else spec.parameter_dtype(stored)
 
 
 def converted(kind: Kind, dtype: torch.dtype | None) -> Kind:

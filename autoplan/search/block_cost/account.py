@@ -14,7 +14,7 @@ from autoplan.cost.operators.kept_beside import sent_again
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
-from autoplan.ir.layout import Layout, R
+from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
@@ -55,7 +55,9 @@ class BlockCost:
     constant_bytes   of the constants it reads
     working_bytes    what stands beside what is kept, for a moment
     parameter_bytes  local bytes of each parameter, in the block's order
-    summed_axes      for each of these the operator axes over which its gradient is summed once a step
+    summed_axes      for each of these the operator axes over which its gradient is summed once a step; of one that
+                     isn't trained those along which it is whole
+    trained          which of these are trained
     live             what it holds while it runs, of which ``kept_bytes`` and ``working_bytes`` are the account
     """
 
@@ -71,15 +73,25 @@ class BlockCost:
     working_bytes: int
     parameter_bytes: tuple[int, ...]
     summed_axes: tuple[tuple[str, ...], ...]
+    trained: tuple[bool, ...]
     moves: tuple[MovedBytes, ...]
     live: LiveBytes = field(default_factory=LiveBytes)
 
     @property
     def parameters(self) -> dict[tuple[str, ...], int]:
-        """Local bytes of its parameters, by the operator axes over which their gradients are summed."""
+        """Local bytes of its trained parameters, by the operator axes over which their gradients are summed."""
+        return self.by_axes(trained=True)
+
+    @property
+    def frozen(self) -> dict[tuple[str, ...], int]:
+        """Those of the others, by the operator axes along which they are whole."""
+        return self.by_axes(trained=False)
+
+    def by_axes(self, trained: bool) -> dict[tuple[str, ...], int]:
         found: dict[tuple[str, ...], int] = {}
-        for size, axes in zip(self.parameter_bytes, self.summed_axes, strict=True):
-            found[axes] = found.get(axes, 0) + size
+        for size, axes, mine in zip(self.parameter_bytes, self.summed_axes, self.trained, strict=True):
+            if mine == trained:
+                found[axes] = found.get(axes, 0) + size
         return found
 
 
@@ -124,9 +136,10 @@ def price_block(
             moves.append(moved)
             sent.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
+    trained = tuple(name not in block.frozen for name, _ in choice.parameters)
     summed = tuple(
-        tuple(a for a in mesh.operator_axes if mesh.size(a) > 1 and layout.state(a) == R)
-        for _, layout in choice.parameters
+        tuple(a for a in mesh.operator_axes if mesh.size(a) > 1 and layout.state(a) in ((R,) if mine else (R, I)))
+        for (_, layout), mine in zip(choice.parameters, trained, strict=True)
     )
     entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
     live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)
@@ -145,6 +158,7 @@ def price_block(
         live.working,
         local,
         summed,
+        trained,
         tuple(moves),
         live,
     )

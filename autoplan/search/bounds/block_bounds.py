@@ -71,7 +71,10 @@ class BlockBounds:
         return least + (chain.forward_s + chain.backward_s - self.own_s)[:, None]
 
 
-BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "owned", "selective", "rebuilt")
+BYTES = (
+    "kept", "inputs", "outputs", "constants", "working", "parameters", "owned", "frozen", "frozen_owned",
+    "gathered_frozen", "selective", "rebuilt",
+)  # fmt: skip
 """Columns of a chain that leaner operators may lessen."""
 
 AGAIN = ("forward_s", "again_s")

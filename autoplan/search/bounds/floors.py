@@ -8,7 +8,7 @@ from autoplan.cost.interleaved import is_interleaved, least_chunk_rounds, least_
 from autoplan.cost.step import held_microbatches, least_rounds, least_rounds_hidden, optimizer_states, sharing_of
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
-from autoplan.search.inter_op.stage_model import data_axis, least_share
+from autoplan.search.inter_op.data_shares import data_axis, least_share
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, least_uneven_rounds, pace, spare_bytes
@@ -52,7 +52,9 @@ def least_bytes(operators: OperatorProblems, candidate: Candidate, training: Tra
     sizes, ways = operators.sizes, candidate.stage_devices * candidate.microbatches
     prices = operators.prices(tensor_mesh(candidate.mesh), candidate.schedule)
     data = data_axis(candidate, prices, optimizer_states(training))
-    states = sizes.parameters / (candidate.operator_ways * candidate.pp) * least_share(data, optimizer_states(training))
+    share = least_share(data, optimizer_states(training))
+    states = sizes.parameters * share + sizes.frozen * data.frozen_share(data.wide)
+    states /= candidate.operator_ways * candidate.pp
     if is_interleaved(candidate.schedule):
         flight = least_held(candidate.schedule, candidate.pp, candidate.microbatches)
     else:

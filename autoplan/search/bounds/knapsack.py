@@ -34,7 +34,8 @@ import numpy as np
 
 from autoplan.cost.interleaved import is_interleaved, least_held
 from autoplan.search.bounds.block_bounds import BlockBounds
-from autoplan.search.inter_op.stage_model import StageModel, least_share, parameter_share
+from autoplan.search.inter_op.data_shares import gathered_bytes, least_share, parameter_share
+from autoplan.search.inter_op.stage_model import StageModel
 
 HALVINGS = 14       # of what is open: 1e-4 of the bound
 ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter
@@ -108,9 +109,9 @@ def knapsack_bound(known: BlockBounds, memory_limit: float, unlimited_s: float) 
 def short_of_bytes(loads: StageModel, memory_limit: float) -> bool:
     """Whether some rank's even share of the chain, nothing recomputed, comes near the memory limit."""
     chain, ranks = loads.chain, loads.candidate.pp
-    states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states)
+    states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states) + float(chain.frozen_owned.sum())
     most = (states + float(chain.kept.sum()) * max(flights(loads))) / ranks
-    most += float(chain.working.max() + chain.parameters.max() * sum(loads.data.gathered_segments))
+    most += float(chain.working.max() + gathered_bytes(loads.data, chain).max())
     return most > ROOMY * (memory_limit + loads.spare - beside(loads))
 
 
@@ -125,7 +126,7 @@ def flights(loads: StageModel) -> tuple[int, ...]:
 def beside(loads: StageModel) -> float:
     """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
     chain, account = loads.chain, loads.memory_account
-    each = float(chain.working.min() + chain.parameters.min() * sum(loads.data.gathered_segments))
+    each = float(chain.working.min() + gathered_bytes(loads.data, chain).min())
     message = float(account.message[1:].min(initial=np.inf)) if loads.candidate.stages > 1 else 0.0
     return each + account.messages * message
 
@@ -137,9 +138,11 @@ def ranks_of(known: BlockBounds, memory_limit: float) -> tuple[RankKnapsacks, Ra
     uses = Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
-    states = least_of_blocks(known) * least_share(loads.data, loads.states)
+    states = least_of_blocks(known, "owned") * least_share(loads.data, loads.states)
+    states = states + least_of_blocks(known, "frozen_owned")
     flight, prices = np.array(flights(loads), dtype=float), known.rates
-    lean = {name: known.least(name) for name in ("working", "parameters", "inputs", "outputs")}
+    names = ("working", "parameters", "gathered_frozen", "inputs", "outputs")
+    lean = {name: known.least(name) for name in names}
     room = memory_limit + loads.spare - beside(replace(loads, chain=chain.holding(lean)))
     rounds, hidden, once_s = rounds_of(loads)
     priced = known.segment_s[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
@@ -156,11 +159,11 @@ def ranks_of(known: BlockBounds, memory_limit: float) -> tuple[RankKnapsacks, Ra
     return parts, knapsacks(each * count, again * count, beside_ends, timed), once_s
 
 
-def least_of_blocks(known: BlockBounds) -> np.ndarray:
-    """[blocks] bytes of parameters of one of its segments, at least."""
+def least_of_blocks(known: BlockBounds, column: str) -> np.ndarray:
+    """[blocks] bytes of one of its segments, at least."""
     places = {block: place for place, block in enumerate(dict.fromkeys(known.blocks))}
     found = np.full(len(places), np.inf)
-    np.minimum.at(found, [places[block] for block in known.blocks], known.least("owned"))
+    np.minimum.at(found, [places[block] for block in known.blocks], known.least(column))
     return found
 
 

@@ -196,7 +196,7 @@ class LowerBounds:
 
     def own_s(self, point: IntraOpPlan, rate: float) -> np.ndarray:
         """[segments] forward and backward, and the adding up of gradients, of these operators."""
-        spent = [p.forward_s + p.backward_s + rate * sum(p.parameter_bytes) for p in point.prices]
+        spent = [p.forward_s + p.backward_s + rate * sum(p.parameters.values()) for p in point.prices]
         return np.array(spent)[list(self.blocks)]
 
     @cached_property
@@ -217,11 +217,12 @@ def adding(floor: FloorOf, rate: float, block: int, state: float, kept: np.ndarr
 
 def adding_rate(loads: StageModel) -> float:
     """Seconds for each byte of a segment's parameters in which its gradients are added up, a microbatch's share of a
-    step: those of every microbatch but the first, of whose share as much is said as many candidates have alike."""
+    step: those of every microbatch but the first, of whose share as much is said as many candidates have alike. Nothing
+    is said where some aren't trained: the operator problem counts bytes of both."""
     data, many = loads.data, loads.candidate.microbatches
     share = 1 - 2.0 ** -min(math.floor(math.log2(many)), MOST_ALIKE)
     each_s = (data.accumulate_s(2 * STREAMED) - data.accumulate_s(STREAMED)) / STREAMED
-    return share * each_s if data.prices.training else 0.0
+    return share * each_s if data.prices.training and not any(loads.chain.held_frozen.segments) else 0.0
 
 
 def with_kept(floor: FloorOf, least: Sequence[float], block: int, state: float, kept: np.ndarray) -> np.ndarray:

@@ -17,7 +17,8 @@ import math
 import numpy as np
 
 from autoplan.ir.choice import StageChoice
-from autoplan.search.inter_op.stage_model import StageModel, parameter_share
+from autoplan.search.inter_op.data_shares import parameter_share
+from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.solve import Solution, Weights
 
 STEEP = 1.0  # times all the time of the fastest, that all bytes cost: more, and what isn't counted grows

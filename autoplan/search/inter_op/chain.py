@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import splits
 from autoplan.cost.zero_costs import DataAxis
-from autoplan.ir.graph import Model
+from autoplan.ir.graph import Model, Segment
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.selective import SelectiveSaves
 from autoplan.search.inter_op.rank_memory import HeldParameters
@@ -24,17 +24,21 @@ class Chain:
 
     forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
     weights_s    of backward_s, what gives parameters' gradients alone
-    kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockCost``
-    owned        bytes of parameters, each divided among the segments of a stage that may read it: of any of a rank's
-                 segments no more than they hold
+    kept, inputs, outputs, constants, working   bytes, as in ``BlockCost``
+    parameters   bytes of those that are trained
+    owned        the same, each divided among the segments of a stage that may read it: of any of a rank's segments no
+                 more than they hold
     elsewhere    of ``parameters``, as in ``SegmentBytes``
+    frozen, frozen_owned  of the others what stays on the device between uses, and that divided likewise
+    gathered_frozen  bytes of these where they stand whole only while they are used
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
     selective_inputs, selective_backward, selective_adding   bytes of such a segment at its moments, as in ``Live``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
     halves       of ``kept``, what a split backward makes in its first half and keeps for the second
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
-    held         parameters by segment
+    held         trained parameters by segment
+    held_frozen  the others
     """
 
     forward_s: np.ndarray
@@ -48,6 +52,9 @@ class Chain:
     parameters: np.ndarray
     owned: np.ndarray
     elsewhere: np.ndarray
+    frozen: np.ndarray
+    frozen_owned: np.ndarray
+    gathered_frozen: np.ndarray
     repeated: np.ndarray
     selective: np.ndarray
     rebuilt: np.ndarray
@@ -62,6 +69,7 @@ class Chain:
     live_backward: np.ndarray
     live_adding: np.ndarray
     held: HeldParameters
+    held_frozen: HeldParameters
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -98,22 +106,25 @@ class Chain:
 
 
 def chain_of(
-    model: Model, blocks: Sequence[BlockCost], candidate: Candidate, data: DataAxis, held: HeldParameters
-) -> Chain:
-    """Lays the prices of the blocks along the chain."""
+    model: Model, blocks: Sequence[BlockCost], candidate: Candidate, data: DataAxis,
+    both: tuple[HeldParameters, HeldParameters],
+) -> Chain:  # fmt: skip
+    """Lays the prices of the blocks along the chain; ``both``: as of ``held_by``."""
+    held, held_frozen = both
     blocks = [on_host(price, data) for price in blocks] if data.offload == "activations" else blocks
     uses = Counter(segment.block for segment in model.segments)
     order = [segment.block for segment in model.segments]
     training = data.prices.training
-    sizes = [sum(price.parameter_bytes) for price in blocks]
-    waits_f = [data.exposed_forward_s(b.forward_s, b.parameters) for b in blocks]
-    waits_b = [data.exposed_backward_s(b.backward_s, b.parameters) if training else 0.0 for b in blocks]
-    added = [data.added_s(p) if training else 0.0 for p in sizes]
-    copies = [data.copies_s(p) for p in sizes]
+    sizes, others = ([sum(part.values()) for part in parts] for parts in parameters_of(blocks))
+    waits_f = [data.exposed_forward_s(b.forward_s, b.parameters, b.frozen) for b in blocks]
+    waits_b = [data.exposed_backward_s(b.backward_s, b.parameters, b.frozen) if training else 0.0 for b in blocks]
+    added = [data.added_s(p) if training and p else 0.0 for p in sizes]
+    copies = [data.copies_s(*pair) for pair in zip(sizes, others, strict=True)]
     if training and uses[order[-1]] == 1:
         head = blocks[order[-1]]
-        waits_b[order[-1]] = data.exposed_backward_s(head.backward_s, head.parameters, last=True)
-        copies[order[-1]] = data.copies_s(sizes[order[-1]], last=True)
+        waits_b[order[-1]] = data.exposed_backward_s(head.backward_s, head.parameters, head.frozen, last=True)
+        copies[order[-1]] = data.copies_s(sizes[order[-1]], others[order[-1]], last=True)
+    frozen, ties = held_frozen.shared_out(data.frozen_share)
 
     def along(values: Iterable[float]) -> np.ndarray:
         return np.array(list(values), dtype=float)[order]
@@ -135,6 +146,9 @@ def chain_of(
         parameters=along(sizes),
         owned=held.owned(candidate.pp),
         elsewhere=data.elsewhere * held.dense(data.wide).bytes,
+        frozen=frozen,
+        frozen_owned=held_frozen.owned(candidate.pp, frozen, ties),
+        gathered_frozen=along(others) * (data.zero == 3),
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
         rebuilt=along(b.selective.rebuilt_bytes for b in blocks),
@@ -148,23 +162,33 @@ def chain_of(
         live_backward=along(b.live.backward for b in blocks),
         live_adding=along(b.live.adding for b in blocks),
         held=held,
+        held_frozen=held_frozen,
     )
 
 
-def held_by(model: Model, blocks: Sequence[BlockCost]) -> HeldParameters:
-    """Parameters of each segment, with their local bytes."""
-    return HeldParameters(
-        tuple(
-            tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
-            for segment in model.segments
-        ),
-        {
-            name: axes
-            for segment in model.segments
-            for name, axes in zip(segment.parameters, blocks[segment.block].summed_axes, strict=True)
-            if axes
-        },
+def parameters_of(blocks: Sequence[BlockCost]) -> tuple[list[dict[tuple[str, ...], int]], ...]:
+    """(trained ones, the others), of each block."""
+    return [block.parameters for block in blocks], [block.frozen for block in blocks]
+
+
+def held_by(model: Model, blocks: Sequence[BlockCost]) -> tuple[HeldParameters, HeldParameters]:
+    """(trained parameters of each segment, the others), with their local bytes."""
+    summed = {
+        name: axes
+        for segment in model.segments
+        for name, axes in zip(segment.parameters, blocks[segment.block].summed_axes, strict=True)
+        if axes
+    }
+    trained, frozen = (
+        HeldParameters(tuple(tuple(held_of(s, blocks[s.block], trained)) for s in model.segments), summed)
+        for trained in (True, False)
     )
+    return trained, frozen
+
+
+def held_of(segment: Segment, price: BlockCost, trained: bool) -> Iterator[tuple[str, int]]:
+    each = zip(segment.parameters, price.parameter_bytes, price.trained, strict=True)
+    return ((name, size) for name, size, mine in each if mine == trained)
 
 
 def on_host(price: BlockCost, data: DataAxis) -> BlockCost:

@@ -31,8 +31,8 @@ from autoplan.solver.arrays import ArrayProgram
 EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
 BYTES = (
-    "parameters", "elsewhere", "kept", "inputs", "selective", "rebuilt", "constants", "working", "gathered", "alone",
-    "message", "unkept", "repeated",
+    "parameters", "elsewhere", "frozen", "kept", "inputs", "selective", "rebuilt", "constants", "working", "gathered",
+    "alone", "message", "unkept", "repeated",
 )  # fmt: skip
 
 
@@ -76,9 +76,10 @@ class PartitionMilp:
         self.of |= {name: getattr(pieces.memory, name)[at].astype(float) for name in BYTES}
         memory = pieces.memory
         self.of["states"] = self.of["parameters"] * memory.state_share - self.of["elsewhere"] * memory.shard_share
+        self.of["states"] += self.of["frozen"]
         self.of["updated"] = (self.of["parameters"] - self.of["elsewhere"]) * memory.update_share
-        self.tied, elsewhere = memory.shared_by(pieces.ranks)
-        self.tied_states = self.tied * memory.state_share - elsewhere * memory.shard_share
+        self.tied, elsewhere, frozen = memory.shared_by(pieces.ranks)
+        self.tied_states = self.tied * memory.state_share - elsewhere * memory.shard_share + frozen
         self.tied_updated = (self.tied - elsewhere) * memory.update_share
         self.step = self.lp.variables(0.0, np.inf)[None]
         self.borders()

@@ -23,6 +23,7 @@ import numpy as np
 from autoplan.cost.interleaved import is_interleaved
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
+from autoplan.search.inter_op.data_shares import gathered_bytes
 from autoplan.search.inter_op.stage_model import StageModel
 from cost_models.pipeline.order import actions
 
@@ -106,8 +107,7 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
     chain, data = loads.chain, loads.data
     run = slice(stage.first, stage.last)
     full, part = loads.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
-    whole, grads = data.gathered_segments
-    gathered = (whole + grads) * chain.parameters[run]
+    gathered = gathered_bytes(data, chain)[run]
     hosts = data.offload == "activations"
     part, hosted = part & (not hosts), part & hosts
     entered = np.where(part, chain.selective_inputs[run], chain.kept_inputs[run])

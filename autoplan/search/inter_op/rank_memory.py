@@ -21,7 +21,7 @@ Partition, interleaved search, the rows of its integer program and the memory of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import eq
@@ -45,6 +45,7 @@ class StageBytes:
 
     parameters          of its segments, one that several read as often as they do
     elsewhere           of these, what ZeRO has along the experts' axis on other ranks
+    frozen              what stays on the device of parameters that aren't trained, likewise as often as they are read
     reads               [ties, …] how many of its segments read each tied parameter
     flight, buffers     as in the module's docstring
     working, gathered, again   the transients
@@ -53,6 +54,7 @@ class StageBytes:
 
     parameters: np.ndarray
     elsewhere: np.ndarray
+    frozen: np.ndarray
     reads: np.ndarray
     flight: np.ndarray
     buffers: np.ndarray
@@ -70,7 +72,7 @@ class StageBytes:
         one microbatch in flight on each), and the largest of their buffers and transients."""
         parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         shaped = {name: part.reshape(*part.shape[:-1], part.shape[-1] // ranks, ranks) for name, part in parts.items()}
-        summed = ("parameters", "elsewhere", "reads", "flight")
+        summed = ("parameters", "elsewhere", "frozen", "reads", "flight")
         return StageBytes(**{n: part.sum(axis=-2) if n in summed else part.max(axis=-2) for n, part in shaped.items()})
 
 
@@ -78,9 +80,10 @@ class StageBytes:
 class SegmentBytes:
     """Bytes that each of the chain's N segments adds to its rank.
 
-    parameters          in the dtype in which they are used
+    parameters          that are trained, in the dtype in which they are used
     elsewhere           of these, what ZeRO has on other ranks along the axes that split experts (``DataAxis.wide``):
                         of dense weights, which it shards over these too
+    frozen              of the other parameters what stays on the device between uses
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
     constants           for each microbatch in flight, the largest of a stage's
@@ -91,7 +94,7 @@ class SegmentBytes:
                         what of it the segment itself doesn't keep for its backward
     repeated            whether its block repeats, so that it may be recomputed
     ties                parameters that several segments read
-    ties_elsewhere      of each of these what is elsewhere
+    ties_elsewhere, ties_frozen  of each of these what is elsewhere, and what of one that isn't trained stays here
     messages            that a rank has at once
     state_share, update_share  bytes of states, and of what the optimizer makes at once, per byte of parameters
     shard_share         of the first, what ZeRO shards: there is none of it of what is elsewhere
@@ -99,6 +102,7 @@ class SegmentBytes:
 
     parameters: np.ndarray
     elsewhere: np.ndarray
+    frozen: np.ndarray
     kept: np.ndarray
     inputs: np.ndarray
     selective: np.ndarray
@@ -112,6 +116,7 @@ class SegmentBytes:
     repeated: np.ndarray
     ties: tuple[Tie, ...]
     ties_elsewhere: tuple[float, ...]
+    ties_frozen: tuple[float, ...]
     messages: int
     state_share: float
     update_share: float
@@ -130,7 +135,7 @@ class SegmentBytes:
         """Of the first 0, 1, … segments; "full" and "part" of what recomputation saves of those that may be."""
         places = self.repeated.astype(bool)
         saved = {"full": (self.kept - self.inputs)[places], "part": (self.kept - self.selective)[places]}
-        columns = {"parameters": self.parameters, "elsewhere": self.elsewhere, "kept": self.kept} | saved
+        columns = {name: getattr(self, name) for name in ("parameters", "elsewhere", "frozen", "kept")} | saved
         return {name: prefix(column) for name, column in columns.items()}
 
     @cached_property
@@ -167,6 +172,7 @@ class SegmentBytes:
         return StageBytes(
             parameters=sums["parameters"][last] - sums["parameters"][first],
             elsewhere=sums["elsewhere"][last] - sums["elsewhere"][first],
+            frozen=sums["frozen"][last] - sums["frozen"][first],
             reads=self.readers[:, last] - self.readers[:, first],
             flight=kept + top.pop("constants") + borders["unkept"][first],
             buffers=self.messages * np.maximum(borders["message"][first], borders["message"][last]),
@@ -175,22 +181,21 @@ class SegmentBytes:
         )
 
     def once(self, held: StageBytes) -> np.ndarray:
-        """Bytes of parameters, one that several segments read counted once."""
-        total = held.parameters
-        for (_, size), reads in zip(self.ties, held.reads, strict=True):
-            total = total - size * np.maximum(reads - 1, 0)
-        return total
+        """Bytes of trained parameters, one that several segments read counted once."""
+        return without_ties(held.parameters, held, [size for _, size in self.ties])
 
     def elsewhere_once(self, held: StageBytes) -> np.ndarray:
         """Of these what is elsewhere."""
-        total = held.elsewhere
-        for size, reads in zip(self.ties_elsewhere, held.reads, strict=True):
-            total = total - size * np.maximum(reads - 1, 0)
-        return total
+        return without_ties(held.elsewhere, held, self.ties_elsewhere)
+
+    def frozen_once(self, held: StageBytes) -> np.ndarray:
+        """What stays on the device of the other parameters."""
+        return without_ties(held.frozen, held, self.ties_frozen)
 
     def states(self, held: StageBytes) -> np.ndarray:
         """Bytes of parameters, gradients and the optimizer's state."""
-        return self.once(held) * self.state_share - self.elsewhere_once(held) * self.shard_share
+        trained = self.once(held) * self.state_share - self.elsewhere_once(held) * self.shard_share
+        return trained + self.frozen_once(held)
 
     def running(self, held: StageBytes) -> np.ndarray:
         """Bytes of each stage or rank while the schedule runs, beside what is in flight."""
@@ -205,21 +210,28 @@ class SegmentBytes:
         return np.maximum((self.once(held) - self.elsewhere_once(held)) * self.update_share, held.alone)
 
     def shared_by(self, ranks: int) -> np.ndarray:
-        """[2, ranks]: bytes of tied parameters that its segments may read again, at most, and of these what is
-        elsewhere: a rank may have any segments, but of several ranks only one has the chain's first, and only one its
-        last."""
-        found = np.zeros((2, ranks))
-        for (places, size), elsewhere in zip(self.ties, self.ties_elsewhere, strict=True):
+        """[3, ranks]: bytes of tied parameters that its segments may read again, at most, of these what is elsewhere,
+        and what stays of those that aren't trained: a rank may have any segments, but of several ranks only one has the
+        chain's first, and only one its last."""
+        found = np.zeros((3, ranks))
+        for (places, size), *others in zip(self.ties, self.ties_elsewhere, self.ties_frozen, strict=True):
             for rank in range(ranks):
                 barred = {0: rank > 0, len(self) - 1: rank < ranks - 1}
                 again = max(0, sum(not barred.get(at, False) for at in places) - 1)
-                found[:, rank] += again * size, again * elsewhere
+                found[:, rank] += again * np.array([size, *others])
         return found
+
+
+def without_ties(total: np.ndarray, held: StageBytes, ties: Iterable[float]) -> np.ndarray:
+    """A sum over segments less what several of them read, counted once."""
+    for size, reads in zip(ties, held.reads, strict=True):
+        total = total - size * np.maximum(reads - 1, 0)
+    return total
 
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """Each segment's parameters. All candidates with the same operators share one.
+    """Each segment's parameters, trained ones or the others. All candidates with the same operators share one.
 
     segments  (name, local bytes) of each
     summed    by name, the axes over which gradients are summed; a parameter that it lacks over none
@@ -284,14 +296,31 @@ class HeldParameters:
         dense = (not wide or wide[0] in self.summed.get(name, ()) for name in self.readers)
         return tuple(share * size * here for here, (_, size) in zip(dense, self.ties, strict=True))
 
-    def owned(self, ranks: int) -> np.ndarray:
+    def owned(
+        self, ranks: int, bytes: np.ndarray | None = None, sizes: Iterable[float] | None = None
+    ) -> np.ndarray:
         """[segments]: bytes, each parameter's divided by how many segments read it. The chain's first and last are on
-        one rank only where there is no other."""
-        found = self.bytes.copy()
-        for places, size in self.ties:
+        one rank only where there is no other.
+
+        bytes, sizes  of segments and of ties, where they are others than all
+        """
+        found = (self.bytes if bytes is None else bytes).copy()
+        each = [size for _, size in self.ties] if sizes is None else sizes
+        for (places, _), size in zip(self.ties, each, strict=True):
             if ranks == 1 or places != (0, len(self.segments) - 1):
                 found[list(places)] -= size - size / len(places)
         return found
+
+    def shared_out(self, share: Callable[[Summed], float]) -> tuple[np.ndarray, tuple[float, ...]]:
+        """([segments] bytes times a share that depends on the axes, the same of each tie)."""
+        found = sum((share(axes) * kind.bytes for axes, kind in self.kinds.items()), np.zeros(len(self.segments)))
+        sizes = {name: share(self.summed.get(name, ())) * size for held in self.segments for name, size in held}
+        return found, tuple(sizes[name] for name in self.readers)
+
+    def first_reads(self, at: tuple[int, int]) -> list[dict[Summed, float]]:
+        """Of each segment of a run bytes of the parameters that it is the first to read, by their axes."""
+        kinds = {axes: kind.first_read(at).tolist() for axes, kind in self.kinds.items()}
+        return [{axes: sizes[n] for axes, sizes in kinds.items() if sizes[n]} for n in range(at[1] - at[0])]
 
     def first_read(self, at: tuple[int, int]) -> np.ndarray:
         """[segments of a run]: bytes of the parameters that each is the first to read."""

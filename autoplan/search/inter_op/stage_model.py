@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -11,13 +10,13 @@ import numpy as np
 
 from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
-from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved, splits
-from autoplan.cost.prices import Prices
+from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved
 from autoplan.cost.step import held_microbatches, receives_ahead, update_s
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
-from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, prefix
+from autoplan.search.inter_op.data_shares import gathered_bytes, parameter_share, shard_share
+from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, Summed, prefix
 from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
 from autoplan.search.space.candidates import Candidate
 from cost_models.pipeline.order import most_sending
@@ -81,22 +80,25 @@ class StageModel:
         chain, data, candidate = self.chain, self.data, self.candidate
         unkept = np.maximum(chain.inputs - chain.kept_inputs, 0.0)
         reduced = chain.parameters * (data.prices.stored if data.zero and data.prices.training else 0.0)
+        ties, others = chain.held.ties, chain.held_frozen.ties
         return SegmentBytes(
             parameters=chain.parameters,
             elsewhere=chain.elsewhere,
+            frozen=chain.frozen,
             kept=chain.kept,
             inputs=chain.inputs,
             selective=chain.selective,
             rebuilt=chain.rebuilt,
             constants=chain.constants,
             working=chain.working,
-            gathered=sum(data.gathered_segments) * chain.parameters,
+            gathered=gathered_bytes(data, chain),
             alone=np.maximum(self.alone, reduced),
             message=np.append(0.0, np.maximum(chain.inputs[1:], chain.outputs[:-1])),
             unkept=np.append(0.0, unkept[1:]),
             repeated=chain.repeated,
-            ties=chain.held.ties,
-            ties_elsewhere=chain.held.ties_elsewhere(data.elsewhere, data.wide),
+            ties=(*ties, *((places, 0.0) for places, _ in others)),
+            ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
+            ties_frozen=(*[0.0] * len(ties), *chain.held_frozen.shared_out(data.frozen_share)[1]),
             messages=2
             + most_sending(candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages),
             state_share=parameter_share(data, self.states),
@@ -157,8 +159,17 @@ class StageModel:
         share = self.data.host_share(self.states)
         if not share or np.isinf(memory_limit):
             return np.ones((len(self.chain) + 1,) * 2, dtype=bool)
-        account = self.memory_account
-        return (account.once(self.runs) - account.elsewhere_once(self.runs)) * share <= self.data.host.memory_bytes
+        account, frozen = self.memory_account, prefix(self.frozen_hosted)
+        trained = (account.once(self.runs) - account.elsewhere_once(self.runs)) * share
+        return trained + np.maximum(frozen[None, :] - frozen[:, None], 0.0) <= self.data.host.memory_bytes
+
+    @cached_property
+    def frozen_hosted(self) -> np.ndarray:
+        """[segments] bytes of parameters that aren't trained in a host's memory apart; what several segments read is in
+        the first one's."""
+        kinds = self.chain.held_frozen.kinds.items()
+        parts = (self.data.frozen_host_share(axes) * kind.first_read((0, len(self.chain))) for axes, kind in kinds)
+        return np.asarray(sum(parts, np.zeros(len(self.chain))))
 
     @cached_property
     def alone(self) -> np.ndarray:
@@ -209,17 +220,19 @@ class StageModel:
             np.array([(rows @ held[rank :: len(moments)]).max() for rank, rows in enumerate(moments)])
             for held in (each.flight, hosted)
         )
-        parameters, elsewhere = account.once(ranks), account.elsewhere_once(ranks)
+        parameters, elsewhere, frozen = account.once(ranks), account.elsewhere_once(ranks), account.frozen_once(ranks)
+        by_rank = [sum(self.frozen_hosted[s.first : s.last].sum() for s in stages[r :: len(moments)])
+                   for r in range(len(moments))]  # fmt: skip
         shards, sharded = parameters - elsewhere, data.shard_share if data.sharded else 0.0
         return tuple(
             StageMemory(*map(round, row))
             for row in zip(
-                (parameters * data.parameter_share - elsewhere * sharded).tolist(),
+                (parameters * data.parameter_share - elsewhere * sharded + frozen).tolist(),
                 ((parameters * data.gradient_share - elsewhere * data.shard_share) * data.prices.training).tolist(),
                 (shards * data.states_share(self.states)).tolist(),
                 (flying + ranks.buffers).tolist(),
                 np.maximum(ranks.transients, account.update(ranks) - flying - ranks.buffers).tolist(),
-                (shards * data.host_share(self.states) + with_host).tolist(),
+                (shards * data.host_share(self.states) + with_host + np.array(by_rank)).tolist(),
                 strict=True,
             )
         )
@@ -303,19 +316,23 @@ class StageModel:
             return 0.0
         return self.data.prices.message_s(size, ranks - 1, self.candidate.stage_devices, 0)
 
-    def unit_bytes(self, at: Interval) -> list[dict[tuple[str, ...], float]]:
-        """Bytes of the parameters that each segment is the first to read, where it is the first to read any, by the
-        operator axes over which their gradients are summed."""
-        kinds = {axes: kind.first_read(at).tolist() for axes, kind in self.chain.held.kinds.items()}
-        units = ({axes: sizes[n] for axes, sizes in kinds.items() if sizes[n]} for n in range(at[1] - at[0]))
-        return [unit for unit in units if unit]
+    def unit_bytes(self, at: Interval) -> list[dict[Summed, float]]:
+        """Bytes of the trained parameters that each segment is the first to read, where there are any, by the operator
+        axes over which their gradients are summed."""
+        return [unit for unit in self.chain.held.first_reads(at) if unit]
+
+    def unit_pairs(self, at: Interval) -> list[tuple[dict[Summed, float], dict[Summed, float]]]:
+        """Of each segment that is the first to read parameters that ZeRO gathers: (trained ones, the others)."""
+        trained, frozen = (held.first_reads(at) for held in (self.chain.held, self.chain.held_frozen))
+        pairs = zip(trained, frozen if self.data.zero == 3 else [{} for _ in trained], strict=True)
+        return [pair for pair in pairs if any(pair)]
 
     def unit_gathers(self, at: Interval) -> list[int]:
         """How often a step gathers each of these. A last segment that stays gathered is of a block that stands in the
         chain once, so that segments of one block cost the same."""
         last = len(self.chain) - 1 if not self.chain.repeated[-1] else -1
-        read = sum(kind.first_read(at) for kind in self.chain.held.kinds.values())
-        places = (at[0] + n for n, size in enumerate(np.atleast_1d(read)) if size)
+        read = self.chain.held.first_read(at) + (self.data.zero == 3) * self.chain.held_frozen.first_read(at)
+        places = (at[0] + n for n, size in enumerate(read) if size)
         return [self.data.gathers(self.candidate.microbatches, place == last) for place in places]
 
     def messages_s(self, stage: int) -> np.ndarray:
@@ -362,31 +379,3 @@ class StageModel:
         """To the pipeline rank that has the stage, from the one that has the stage before."""
         ranks, width = self.candidate.pp, self.candidate.stage_devices
         return self.data.prices.message_s(bytes, stage % ranks, width, (stage - 1) % ranks)
-
-
-def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
-    """A candidate's data axis; ``states``: elements of optimizer state for each parameter element."""
-    axes = candidate.shard_axes
-    return DataAxis(
-        candidate.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, candidate.pp > 1, candidate.offload,
-        late=splits(candidate.schedule), local_steps=candidate.local_steps, outer=bool(candidate.outer_optimizer),
-        averaged=1.0 if candidate.outer_optimizer else 1.0 + states,
-        versions=candidate.versions, axis=",".join(axes), wide=candidate.wide, replicas=candidate.dp_replicate,
-    )  # fmt: skip
-
-
-def parameter_share(data: DataAxis, states: float) -> float:
-    """Bytes of parameter, gradient and optimizer state that the device holds for each byte of parameter."""
-    gradients = data.gradient_share if data.prices.training else 0.0
-    return data.parameter_share + gradients + data.states_share(states)
-
-
-def shard_share(data: DataAxis, states: float) -> float:
-    """Of these bytes those that ZeRO shards."""
-    shards = (data.sharded + data.prices.training) * data.shard_share
-    return shards + data.states_share(states) if data.zero else 0.0
-
-
-def least_share(data: DataAxis, states: float) -> float:
-    """No parameter takes fewer bytes for each of its own, be it dense or an expert."""
-    return parameter_share(data, states) - data.elsewhere * shard_share(data, states)

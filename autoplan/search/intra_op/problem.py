@@ -175,6 +175,9 @@ class Problem:
         return Problem(tuple(groups), tuple(moved))
 
 
+FROZEN = 1 / 8
+"""Bytes that a parameter takes that isn't trained, for each byte of one that is: under mixed precision it lies there
+alone, in two bytes, and with a gradient, a master and Adam's moments in eighteen."""
 Seconds = Mapping[tuple[int, str], np.ndarray]
 """Of every operator, by (block, name): seconds of each of its options in one microbatch."""
 
@@ -240,12 +243,15 @@ def stored(form: OperatorInputs, decision: Decision, microbatches: int = 0) -> G
     kind, count = decision.stored, decision.count
     assert kind is not None
     layouts = [option for option in decision.options if isinstance(option, Layout)]
+    state = np.array([float(count * layout_bytes(kind, layout, form.mesh)) for layout in layouts])
+    if decision.frozen:
+        nothing = np.zeros(len(layouts))
+        return Group(decision.key, decision.options, nothing, FROZEN * state, nothing)
     if microbatches:
         time_s = [count * form.prices.stored_at_least_s(kind, layout, microbatches) for layout in layouts]
     else:
         time_s = [form.prices.stored_s(kind, layout, count) for layout in layouts]
-    state = [float(count * layout_bytes(kind, layout, form.mesh)) for layout in layouts]
-    return Group(decision.key, decision.options, np.array(time_s), np.array(state), np.zeros(len(layouts)))
+    return Group(decision.key, decision.options, np.array(time_s), state, np.zeros(len(layouts)))
 
 
 def working_bytes(form: OperatorInputs, problem: Problem) -> list[np.ndarray]:

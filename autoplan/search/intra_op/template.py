@@ -29,6 +29,7 @@ class Decision:
     """A group without its prices.
 
     stored  the type of the parameter, where it decides how one is stored
+    frozen  that isn't trained
     count   segments that have the operator, or parameters that are stored so; 0 where the decision costs nothing
     """
 
@@ -36,6 +37,7 @@ class Decision:
     options: tuple[Strategy | Layout, ...]
     stored: TensorType | None = None
     count: int = 0
+    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,14 @@ class _Builder:
         self.groups.append(group)
         return len(self.groups) - 1
 
-    def layout_group(self, key: GroupKey, options: Sequence[Layout], kind: TensorType | None = None) -> int:
+    def layout_group(
+        self, key: GroupKey, options: Sequence[Layout], kind: TensorType | None = None, frozen: bool = False
+    ) -> int:
         """The group of a layout; of a stored parameter where its type is given."""
         if key in self.position:
             return self.position[key]
-        return self.add(Decision(key, tuple(options), kind, 0 if kind is None else self.classes.sharers[key[2]]))
+        count = 0 if kind is None else self.classes.sharers[key[2]]
+        return self.add(Decision(key, tuple(options), kind, count, frozen))
 
     def values(self, index: int, block: Block) -> list[Value]:
         """Every value of a block that something reads."""
@@ -210,7 +215,7 @@ class _Builder:
             states = [S(d) for d in range(len(kind.shape))] + [I, R]
             key: GroupKey = ("stored", -1, self.classes.stored["stored", index, name])
             asked = self.asked_of(index, name, kind)
-            group = self.layout_group(key, self.layouts(index, name, kind, states, asked), kind)
+            group = self.layout_group(key, self.layouts(index, name, kind, states, asked), kind, name in block.frozen)
         else:
             read = {axis: (state, R) for axis, state in self.form.entering(index, name).items()}
             group = self.layout_group(("given", index, name), self.layouts(index, name, kind, [R], read))

@@ -15,7 +15,8 @@ from autoplan.search.space.context_parallel import SEQUENCE, has_sequence
 class Sizes:
     """Whole bytes: of the batch of one step, undivided.
 
-    parameters  of all
+    parameters  of all that are trained
+    frozen      of the others
     largest     result of any operator
     repeated    segments whose block stands in the chain more than once, so that they may be recomputed
     inputs      of the block that is least to keep of those
@@ -23,6 +24,7 @@ class Sizes:
     """
 
     parameters: int
+    frozen: int
     largest: int
     repeated: int
     inputs: int
@@ -49,7 +51,8 @@ def sizes_of(model: Model, operators: tuple[Mapping[str, Operator], ...]) -> Siz
     inputs = {i: sum(v.type.bytes for v in model.blocks[i].inputs) for i in again}
     rebuilt = [kept_bytes(model.blocks[i], operators[i]) - inputs[i] + 2 * results[i] for i in again]
     return Sizes(
-        sum(p.type.bytes for p in model.parameters),
+        sum(p.type.bytes for p in model.parameters if p.trainable),
+        sum(p.type.bytes for p in model.parameters if not p.trainable),
         max(results, default=0),
         sum(uses[i] for i in again),
         min(inputs.values(), default=0),

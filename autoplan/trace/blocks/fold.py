@@ -31,12 +31,16 @@ STATEFUL = ("autoplan.dropout", "autoplan.uniform", READ_BUFFER)
 
 @dataclass(frozen=True)
 class Scope:
-    """What a piece reads from outside, each in the order of its first use, and what it is called inside."""
+    """What a piece reads from outside, each in the order of its first use, and what it is called inside.
+
+    frozen  of the parameters those that aren't trained
+    """
 
     parameters: tuple[str, ...]
     buffers: tuple[str, ...]
     externals: tuple[str, ...]
     names: Mapping[str, str]
+    frozen: tuple[str, ...]
 
 
 def fold(flat: Flat) -> Model:
@@ -113,7 +117,8 @@ def scope_of(piece: Piece, flat: Flat, parameters: frozenset[str]) -> Scope:
         names[name] = unique("x", taken)
     for node in piece.nodes:
         names[node.name] = unique(stem(node, parameters), taken)
-    return Scope(own, buffers, externals, names)
+    frozen = {p.name for p in flat.parameters if not p.trainable}
+    return Scope(own, buffers, externals, names, tuple(name for name in own if name in frozen))
 
 
 def signature(piece: Piece, scope: Scope, types: Mapping[str, TensorType]) -> tuple:
@@ -121,11 +126,13 @@ def signature(piece: Piece, scope: Scope, types: Mapping[str, TensorType]) -> tu
     entering = (*piece.inputs, *scope.parameters, *scope.buffers, *scope.externals)
     numbers = {name: str(index) for index, name in enumerate((*entering, *(node.name for node in piece.nodes)))}
     groups = tuple(map(len, (piece.inputs, scope.parameters, scope.buffers, scope.externals)))
+    frozen = tuple(numbers[name] for name in scope.frozen)
     nodes = tuple(
         (node.op, repr(renamed_argument(node.args, numbers)), repr(renamed_argument(node.kwargs, numbers)), node.type)
         for node in piece.nodes
     )
-    return groups, tuple(types[name] for name in entering), nodes, tuple(numbers[name] for name in piece.outputs)
+    outputs = tuple(numbers[name] for name in piece.outputs)
+    return groups, tuple(types[name] for name in entering), nodes, outputs, frozen
 
 
 def block_of(name: str, piece: Piece, scope: Scope, types: Mapping[str, TensorType]) -> Block:
@@ -140,6 +147,7 @@ def block_of(name: str, piece: Piece, scope: Scope, types: Mapping[str, TensorTy
         buffers=typed(scope.buffers),
         nodes=tuple(renamed(node, scope.names) for node in piece.nodes),
         outputs=tuple(scope.names[n] for n in piece.outputs),
+        frozen=tuple(scope.names[n] for n in scope.frozen),
     )
 
 

@@ -10,6 +10,7 @@ NODES = {
     "B300": ("b300", 8), "NVIDIA Blackwell Ultra GPU (B300-SXM-270GB)": ("b300", 8), "GB200": ("gb200", 4),
     "NVIDIA Blackwell GPU (GB200)": ("gb200", 4), "GB300": ("gb300", 4),
     "AMD Instinct MI300X 192GB HBM3": ("mi300x", 8), "AMD Instinct MI325X 256GB HBM3E": ("mi325x", 8),
+    "AMD Instinct MI325X 256GB HBM3E DLC": ("mi325x", 8),
 }  # fmt: skip
 
 

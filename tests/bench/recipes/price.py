@@ -22,6 +22,7 @@ from autoplan.search.explain.does_not_fit import leanest, needs
 from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.state import SearchState, begin
 from autoplan.trace.initialise import given
+from tests.bench.recipes.adapters import with_adapters
 from tests.bench.recipes.row import Job, Recipe
 
 
@@ -69,6 +70,8 @@ def plan_job(job: Job, recipes: Sequence[Recipe]) -> JobPlans:
     training = Training(precision="bf16-mixed", compile=cluster.profile()[0].compiles)
     request = resolve_model(job.model, job.settings, batch=job.batch, seq=job.seq)
     module = given(request.model).module
+    if job.adapters:
+        module = with_adapters(module, job.adapters)
     inputs = resolve_inputs(module, request.example_inputs, cluster.devices)
     model = with_batch_moves(traced_model(module, inputs, request.loss_fn, training))
     work = begin(model, cluster, training, Parallelism())

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autoplan.ir.folding import fold
 from autoplan.options import Parallelism
 from tests.bench.recipes.clusters import NODES, cluster_text
-from tests.bench.recipes.shapes import SHAPES, UNKNOWN, Shape
+from tests.bench.recipes.adapters import ALPHA, RANK
+from tests.bench.recipes.shapes import EVERY, SHAPES, UNKNOWN, Shape
 
 BESIDE = Path(__file__).resolve().parents[4] / "shared" / "data" / "recipes.csv"
 NEAR_BF16 = ("bf16", "")
 TRAINS_ADAPTERS = ("AutoModel", "32")
-"""(source, batch) of rows from its table of fine-tuning, whose recipes are ``qwen2_5_32b_peft_benchmark.yaml`` and
-their like."""
+"""(source, batch) of rows from its table of fine-tuning, whose recipes are ``custom_qwen2_5_32b_peft_benchmark.yaml`` and
+their like: low-rank adapters of every projection, all else frozen."""
+ADAPTED = ("The four projections of attention, whose first three the recipe fuses,", "All seven projections of a layer")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Job:
     cluster: str
     batch: int
     seq: int
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,10 @@ def understood(row: dict[str, str]) -> Recipe | Refused:
     """A row's job and pins, or why there are none."""
     text = described(row)
     shape = SHAPES.get(row["model"])
-    if (row["source"], row["global_batch"]) == TRAINS_ADAPTERS:
-        return Refused(row["id"], text, "its recipe trains adapters beside frozen weights, which rows don't say")
     if shape is None:
         return Refused(row["id"], text, UNKNOWN.get(row["model"], "its shape isn't published where it could be read"))
+    if (row["source"], row["global_batch"]) == TRAINS_ADAPTERS:
+        shape = replace(shape, adapters=EVERY)
     if row["gpu"] not in NODES:
         return Refused(row["id"], text, "no profile of its devices")
     seq = int(row["seq"]) if row["seq"] else shape.seq
@@ -90,6 +93,8 @@ def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | R
     zero, recompute = sharding(row), row["recompute"] if row["recompute"] in ("full", "none") else None
     if row["precision"].lower() not in NEAR_BF16 and "bf16" not in row["precision"]:
         notes.append(f"Planned in bf16 where the row ran {row['precision']}.")
+    if shape.adapters:
+        notes.append(f"{ADAPTED[shape.adapters == EVERY]} have adapters of rank {RANK} and alpha {ALPHA} without dropout.")
     pins = Parallelism(
         dp=rows, tp=tp, pp=pp, cp=cp, ep=ep, etp=etp, zero=zero, recompute=recompute, micro_batch=micro,
         pipeline_schedule="interleaved" if pp > 1 and stages > 1 else None,
@@ -98,7 +103,7 @@ def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | R
     cluster = cluster_text(row["gpu"], devices)
     assert cluster is not None
     long = () if seq <= 8192 or not shape.model.startswith("hf:llama") else (f"max_position_embeddings={seq}",)
-    return Recipe(row["id"], text, Job(shape.model, (*shape.settings, *long), cluster, batch, seq), pins, tuple(notes))
+    return Recipe(row["id"], text, Job(shape.model, (*shape.settings, *long), cluster, batch, seq, shape.adapters), pins, tuple(notes))
 
 
 def sharding(row: dict[str, str]) -> int | None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Shape:
     """A model by a name of ``resolve_model``, its settings, where these come from, and the sequence where a row gives
-    none."""
+    none.
+
+    adapters  linear layers that have low-rank adapters, beside which all else is frozen; () where all is trained
+    """
 
     model: str
     settings: tuple[str, ...] = ()
     source: str = "a preset of autoplan"
     seq: int | None = None
+    adapters: tuple[str, ...] = ()
 
 
 def settings(**values: object) -> tuple[str, ...]:
@@ -96,7 +100,15 @@ GROK_1 = Shape(
     "xai-org/grok-1, as a mixture of Mixtral's kind: its norms behind sublayers and its caps of logits left out",
 )  # fmt: skip
 
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+EVERY = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
+LLAMA_2_LORA = replace(
+    llama_2(8192, 28672, 80, 64, 8, 8192), adapters=ATTENTION,
+    source="Touvron et al. 2023 (arXiv:2307.09288); megatron_gpt_peft_tuning_config.yaml of MLPerf's submissions",
+)  # fmt: skip
+
 SHAPES = {
+    "llama2_70b_lora": LLAMA_2_LORA,
     "LLAMA2-7B": llama_2(4096, 11008, 32, 32, 32), "LLAMA2-13B": llama_2(5120, 13824, 40, 40, 40),
     "LLAMA2-70B": llama_2(8192, 28672, 80, 64, 8),
     "Llama3 8B": LLAMA_3_8B, "LLAMA3-8B": LLAMA_3_8B, "Llama3-8B": LLAMA_3_8B, "Llama3.1-8B": LLAMA_3_8B,
@@ -123,7 +135,6 @@ SHAPES = {
     "llama-like 8.86B": nanotron(4096, 14336, 32, 32, False), "llama-like 80.0B": nanotron(8192, 28672, 80, 64, False),
 }  # fmt: skip
 UNKNOWN = {
-    "llama2_70b_lora": "adapters beside frozen weights aren't made by a model's name",
     "DeepSeekV4 Flash": "its shape isn't published where it could be read",
     "model": "the row names no model",
 }
