@@ -26,7 +26,7 @@ from autoplan.search.further.axes import (
 )
 from autoplan.search.further.factoring import beside_whole_weights, refined
 from autoplan.search.further.host_memory import hosted
-from autoplan.search.further.rounds import in_other_rounds
+from autoplan.search.further.rounds import in_other_rounds, within_a_hair
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
 
@@ -59,7 +59,10 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
 def in_best_rounds(work: SearchState, pinned: Parallelism, best: Evaluated, memory_limit: float) -> Evaluated:
     """The best plan with the number of stages on a rank that is quickest, sought for as long as others are quicker."""
     found = fastest(work, in_other_rounds(work, pinned, best), memory_limit, best) or best
-    return best if found is best else in_best_rounds(work, pinned, found, memory_limit)
+    if found is best:
+        rivals = () if work.budget.quick else within_a_hair(work, best)
+        return min([best, *filter(None, (work.evaluate(s, memory_limit) for s in rivals))], key=lambda e: e.step_s)
+    return in_best_rounds(work, pinned, found, memory_limit)
 
 
 def fastest(

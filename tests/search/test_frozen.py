@@ -12,8 +12,8 @@ import torch
 from autoplan import Plan
 from autoplan.cost import operators_of
 from autoplan.cost.step import passes
-from autoplan.options import Parallelism, Training
 from autoplan.export.folder import program_spec
+from autoplan.options import Parallelism, Training
 from tests.support.adapted import FROZEN, TRAINED, adapted, batch
 from tests.support.planning import parallelize_alone
 

@@ -15,6 +15,8 @@ from autoplan.search.space.candidates import MOST_ACTIONS, Candidate, divisors
 from autoplan.search.state import SearchState
 
 NEAR = 1.01  # times the best plan's seconds, up to which other numbers are tried of a plan
+HAIR = 1.005  # and those within which either of two plans may be the quicker, so that neither search was long enough
+RIVALS = 1  # of these that are searched again
 EVEN = 1.08  # and those by which the layers divide, whose stages needn't be searched to be good
 
 
@@ -31,6 +33,14 @@ def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> 
     fits = [o for o in others if o not in work.found and o.stages <= work.limits.segments]
     few = [o for o in fits if pinned.pipeline_schedule or 2 * o.stages * o.microbatches <= MOST_ACTIONS]
     return work.lying(few)
+
+
+def within_a_hair(work: SearchState, best: Evaluated) -> list[Candidate]:
+    """Interleaved candidates that came nearest to the best plan, to be searched with no limit on their time: under the
+    best plan's, operators whose even stages take far longer are given up, from whose division others go on."""
+    priced = [(found.step_s, s) for s, found in work.found.items() if found and s.schedule == "interleaved"]
+    near = [s for own, s in sorted(priced) if own <= HAIR * best.step_s and s != best.candidate]
+    return near[:RIVALS]
 
 
 def between(s: Candidate) -> list[Candidate]:

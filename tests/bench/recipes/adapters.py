@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-
 RANK, ALPHA = 16, 32
 """What the recipes have that were read: MLPerf's llama2_70b_lora and NeMo AutoModel's."""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from autoplan.ir.folding import fold
 from autoplan.options import Parallelism
-from tests.bench.recipes.clusters import NODES, cluster_text
 from tests.bench.recipes.adapters import ALPHA, RANK
+from tests.bench.recipes.clusters import NODES, cluster_text
 from tests.bench.recipes.shapes import EVERY, SHAPES, UNKNOWN, Shape
 
 BESIDE = Path(__file__).resolve().parents[4] / "shared" / "data" / "recipes.csv"
