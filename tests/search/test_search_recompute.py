@@ -38,9 +38,9 @@ def loads(random: np.random.Generator, segments: int, classes: int, recompute: s
     columns = {name: table[order] for name, table in tables.items()}
     names = [f"c{order[i]}" if random.random() < 0.2 else f"p{i}" for i in range(len(order))]
     stored = tuple(((name, int(size)),) for name, size in zip(names, columns["parameters"], strict=True))
-    rest = {f.name: np.zeros(len(order)) for f in fields(Chain) if f.name not in (*COLUMNS, "repeated", "held", "held_frozen")}
-    frozen = HeldParameters(((),) * len(order))
-    chain = Chain(**columns, **rest, repeated=order > 0, held=HeldParameters(stored), held_frozen=frozen)  # type: ignore[arg-type]
+    other = {"repeated": order > 0, "held": HeldParameters(stored), "held_frozen": HeldParameters(((),) * len(order))}
+    rest = {f.name: np.zeros(len(order)) for f in fields(Chain) if f.name not in {*COLUMNS, *other}}
+    chain = Chain(**columns, **rest, **other)  # type: ignore[arg-type]
     candidate = Candidate(pp, 1, 1, 1, 4, 0, "1f1b", recompute)
     mesh = tensor_mesh(candidate.mesh)
     return StageModel(chain, candidate, DataAxis(0, 1, Prices(mesh, CPU, False, True, 4), pp > 1), 2, 4.0)

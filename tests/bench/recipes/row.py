@@ -15,8 +15,8 @@ from tests.bench.recipes.shapes import EVERY, SHAPES, UNKNOWN, Shape
 BESIDE = Path(__file__).resolve().parents[4] / "shared" / "data" / "recipes.csv"
 NEAR_BF16 = ("bf16", "")
 TRAINS_ADAPTERS = ("AutoModel", "32")
-"""(source, batch) of rows from its table of fine-tuning, whose recipes are ``custom_qwen2_5_32b_peft_benchmark.yaml`` and
-their like: low-rank adapters of every projection, all else frozen."""
+"""(source, batch) of rows from its table of fine-tuning, whose recipes are ``custom_qwen2_5_32b_peft_benchmark.yaml``
+and their like: low-rank adapters of every projection, all else frozen."""
 ADAPTED = ("The four projections of attention, whose first three the recipe fuses,", "All seven projections of a layer")
 
 
@@ -94,7 +94,8 @@ def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | R
     if row["precision"].lower() not in NEAR_BF16 and "bf16" not in row["precision"]:
         notes.append(f"Planned in bf16 where the row ran {row['precision']}.")
     if shape.adapters:
-        notes.append(f"{ADAPTED[shape.adapters == EVERY]} have adapters of rank {RANK} and alpha {ALPHA} without dropout.")
+        adapted = ADAPTED[shape.adapters == EVERY]
+        notes.append(f"{adapted} have adapters of rank {RANK} and alpha {ALPHA} without dropout.")
     pins = Parallelism(
         dp=rows, tp=tp, pp=pp, cp=cp, ep=ep, etp=etp, zero=zero, recompute=recompute, micro_batch=micro,
         pipeline_schedule="interleaved" if pp > 1 and stages > 1 else None,
@@ -103,7 +104,8 @@ def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | R
     cluster = cluster_text(row["gpu"], devices)
     assert cluster is not None
     long = () if seq <= 8192 or not shape.model.startswith("hf:llama") else (f"max_position_embeddings={seq}",)
-    return Recipe(row["id"], text, Job(shape.model, (*shape.settings, *long), cluster, batch, seq, shape.adapters), pins, tuple(notes))
+    job = Job(shape.model, (*shape.settings, *long), cluster, batch, seq, shape.adapters)
+    return Recipe(row["id"], text, job, pins, tuple(notes))
 
 
 def sharding(row: dict[str, str]) -> int | None:
