@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
 from autoplan.cluster import ClusterSpec
 from autoplan.models.named import resolve_model
+from tests.bench.recipes.adapters import with_adapters
 from tests.bench.recipes.clusters import NODES
 from tests.bench.recipes.document import parts
 from tests.bench.recipes.price import JobPlans, Planned, job_plans_of, plan_job
 from tests.bench.recipes.row import Job, Recipe, Refused, understood
-from tests.bench.recipes.shapes import SHAPES, UNKNOWN, nanotron, nemotron
+from tests.bench.recipes.shapes import ATTENTION, EVERY, SHAPES, UNKNOWN, nanotron, nemotron
 
 FIELDS = ("id", "model", "gpu", "n_gpus", "global_batch", "micro_batch", "seq", "dp", "tp", "cp", "pp",
           "virtual_stages", "ep", "etp", "fsdp", "zero", "recompute", "precision", "source")  # fmt: skip
@@ -46,10 +49,21 @@ def test_experts_lie_on_the_dense_layers_ranks() -> None:
     assert isinstance(beyond, Refused) and "no union" in beyond.reason
 
 
-def test_recipes_that_train_adapters_alone_are_not_planned_as_training() -> None:
+def test_recipes_that_train_adapters_alone_have_them_beside_frozen_weights() -> None:
     tuned = understood(row(source="AutoModel", model="Qwen2.5 32B", global_batch="32"))
-    assert isinstance(tuned, Refused) and "adapters" in tuned.reason
-    assert isinstance(understood(row(source="AutoModel", model="Llama3 70B", global_batch="128")), Recipe)
+    assert isinstance(tuned, Recipe) and tuned.job.adapters == EVERY and "rank 16" in tuned.notes[0]
+    benchmark = understood(row(model="llama2_70b_lora", seq="", global_batch="8", n_gpus="8"))
+    assert isinstance(benchmark, Recipe) and (benchmark.job.adapters, benchmark.job.seq) == (ATTENTION, 8192)
+    whole = understood(row(source="AutoModel", model="Llama3 70B", global_batch="128"))
+    assert isinstance(whole, Recipe) and not whole.job.adapters
+
+
+def test_an_adapted_model_trains_its_adapters_alone() -> None:
+    net = with_adapters(nn.ModuleDict({"up": nn.Linear(6, 4), "down": nn.Linear(4, 6)}), ("up",), 2, 4)
+    assert {name for name, p in net.named_parameters() if p.requires_grad} == {"up.lora_a.weight", "up.lora_b.weight"}
+    x = torch.ones(1, 6)
+    up, product = net["up"], net["up"].lora_b.weight @ net["up"].lora_a.weight
+    torch.testing.assert_close(up(x), x @ (up.base.weight + 2 * product).T + up.base.bias)
 
 
 def test_fsdp_is_the_third_level_and_one_rank_of_it_is_none() -> None:

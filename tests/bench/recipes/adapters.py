@@ -34,11 +34,3 @@ def with_adapters(module: nn.Module, targets: Sequence[str], rank: int = RANK, a
             setattr(owner, name, AdaptedLinear(child, rank, alpha))
     assert any(parameter.requires_grad for parameter in module.parameters()), f"no linear layer is one of {targets}"
     return module
-
-
-def counted(module: nn.Module) -> tuple[int, int]:
-    """(elements of trained parameters, of the others)."""
-    sizes = {flag: sum(p.numel() for p in module.parameters() if p.requires_grad == flag) for flag in (True, False)}
-    return sizes[True], sizes[False]
-
-
