@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.cost.interleaved import is_interleaved
-from autoplan.cost.step import optimizer_passes, reduced_ratio, stored_ratio
+from autoplan.cost.step import optimizer_passes, optimizer_states, reduced_ratio, stored_ratio
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.options import Inference, Parallelism, Training
@@ -21,6 +21,8 @@ from autoplan.search.operator_problems import Key, OperatorProblems, uses_tensor
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from autoplan.search.space.pinned_checks import check_offload, check_pinned, check_trained, no_setting
 from autoplan.search.space.sizes import experts_of, tokens_of
+
+FEW_TRAINED = 0.05  # bytes of trained parameters for each of frozen ones, up to which they are adapters
 
 
 @dataclass
@@ -180,7 +182,8 @@ def begin(
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
     sizes = (cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments))
     tokens, experts = tokens_of(model, prepared.operators), experts_of(prepared.operators)
-    limits = SpaceLimits(*sizes, only_one, training.compile or not trains, tokens, experts)
+    adapters = adapters_share(model, training, cluster.usable_bytes)
+    limits = SpaceLimits(*sizes, only_one, training.compile or not trains, tokens, experts, adapters)
     candidates(limits, parallelism)
     budget, passes = affordable(budget, prepared), optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
@@ -190,6 +193,14 @@ def begin(
     )  # fmt: skip
     evaluator = Evaluator.of(operators, training, budget)
     return SearchState(prepared, cluster, training, limits, operators, evaluator, budget)
+
+
+def adapters_share(model: Model, training: Training | Inference, usable_bytes: int) -> float:
+    """``SpaceLimits.adapters``: gradients, masters and the optimizer's state, over a device's bytes."""
+    trained, frozen = (sum(p.type.bytes for p in model.parameters if p.trainable == flag) for flag in (True, False))
+    if trained > FEW_TRAINED * frozen:
+        return math.inf
+    return trained * stored_ratio(training) * (2 + optimizer_states(training)) / usable_bytes
 
 
 def affordable(budget: SearchBudget, prepared: Prepared) -> SearchBudget:

@@ -3,8 +3,10 @@ them."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from autoplan.cost import operators_of
 from autoplan.cost.step import passes
 from autoplan.export.folder import program_spec
 from autoplan.options import Parallelism, Training
+from autoplan.search.space.candidates import SpaceLimits, settings
+from autoplan.search.state import FEW_TRAINED, adapters_share
 from tests.support.adapted import FROZEN, TRAINED, adapted, batch
 from tests.support.planning import parallelize_alone
 
@@ -81,3 +85,24 @@ def test_ranks_store_frozen_weights_as_they_are_used(plans: Mapping[int, Plan]) 
             assert bool(spec.shard_axes(stored)) == (zero == 3 or (stored.trainable and zero > 0))
             wide = stored.trainable and zero > 0
             assert spec.parameter_dtype(stored) == (torch.float32 if wide else torch.bfloat16)
+
+
+def test_levels_that_shard_adapters_alone_are_tried_where_their_states_take_room() -> None:
+    """ZeRO-3 shards frozen weights, too."""
+    wide = replace(SpaceLimits(devices=16, node=8, rows=64, segments=40), adapters=0.03)
+    levels: dict[int, set[int]] = {}
+    for s in settings(wide, Parallelism(dp=4, offload="none")):
+        levels.setdefault(s.pp, set()).add(s.zero)
+    assert levels[1] == {0, 3} == levels[4]  # four ranks of a replica share 3% of a device
+    few = settings(replace(wide, devices=4), Parallelism(dp=4, offload="none"))
+    assert {s.zero for s in few} == {0, 1, 2, 3}
+    assert {s.zero for s in settings(wide, Parallelism(dp=4, zero=1))} == {1}
+
+
+def test_adapters_are_few_beside_frozen_weights(plans: Mapping[int, Plan]) -> None:
+    """Masters, gradients and two moments in float32, of a megabyte."""
+    model, training = plans[0].record.model, Training(precision="bf16-mixed")
+    assert 2 * TRAINED <= FEW_TRAINED * 2 * FROZEN
+    assert adapters_share(model, training, 10**6) == 16 * TRAINED / 10**6
+    every = replace(model, parameters=tuple(replace(p, trainable=True) for p in model.parameters))
+    assert adapters_share(every, training, 10**6) == math.inf

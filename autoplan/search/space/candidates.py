@@ -159,6 +159,8 @@ class SpaceLimits:
     fuses           whether segments are compiled, so that a backward gives all its gradients at once
     tokens          of the shortest sequence between blocks that attention runs over; 0 without one
     experts         of the mixture with the fewest; 0 without one
+    adapters        of a device's memory what the states of all trained parameters take, where these are few beside
+                    frozen ones; infinite of other models
     """
 
     devices: int
@@ -169,10 +171,12 @@ class SpaceLimits:
     fuses: bool = True
     tokens: int = 0
     experts: int = 0
+    adapters: float = math.inf
 
 
 ONE_STAGE = ("gpipe", "1f1b")
 VIRTUAL_STAGES = (1, 2, 4, 8)
+LEAST_STATES = 0.01  # of a device's memory: the states of adapters that take less aren't worth sharding by themselves
 LEAST_BUBBLE = 0.04  # the share of a step that has to be idle for twice as many stages on a rank to be tried
 MOST_ACTIONS = 2**15
 """Forwards and backwards of a step, beyond which interleaving saves too little to be tried: its bubble falls with the
@@ -324,7 +328,10 @@ def sharings(
     across = dp * inside // limits.node if inside < limits.node < dp * inside and limits.node % inside == 0 else 1
     wanted = (1, across) if pinned.dp_replicate is None else (pinned.dp_replicate,)
     shards = dp * folding.beside_data(cp)
-    for zero, replicas in itertools.product(zero_levels(pinned, pp, shards), dict.fromkeys(wanted)):
+    levels = zero_levels(pinned, pp, shards)
+    if pinned.zero is None and limits.adapters < LEAST_STATES * tp * pp:
+        levels = [zero for zero in levels if zero not in (1, 2)] or levels
+    for zero, replicas in itertools.product(levels, dict.fromkeys(wanted)):
         if replicas == 1 or (zero and dp % replicas == 0 and shards // replicas > 1):
             yield zero, replicas
 
