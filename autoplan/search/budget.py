@@ -14,11 +14,15 @@ class SearchBudget:
                     more than either value.
     runner_up       a plan up to this many times slower than the best is priced to its end. It stands beside the best
                     in the report; what is slower yet is dropped early.
-    host_saves      share of a step that an offload nobody asked for has to save. The host has other uses.
+    host_saves      share of a step that an offload nobody asked for has to save. The host has other uses; but with a
+                    little less memory it is the only way, and more memory must not make a step noticeably longer.
     last_resorts    where nothing fits, candidates that are laid out with their leanest operators. They are sorted by
                     a bound on their bytes, which is close enough for the first few.
     leaner          plans at prices of bytes that are tried beside the fastest operators. What they gain falls off
                     quickly.
+    far, further    times a limit that a plan with several stages on a rank may take for leaner operators to be tried,
+                    the first and then others, since each has its stages searched. Of 60 candidates the first saved 6%
+                    at most, the others 2%.
     memory_budgets  times that the quickest operators under a memory limit are sought. Each moves the limit by what the
                     operator problem doesn't count; the last changes are below a percent.
     quick           operators are solved once for each tensor axis and priced for other microbatches. Bounds that solve
@@ -29,8 +33,8 @@ class SearchBudget:
                     search before any is searched. What they take is a limit that is near the best plan's time.
     vain_glances    glances in a row that limit nothing further, after which others wait for what is cheap to evaluate:
                     a quick plan of that leaves few of them worth one
-    searched        candidates with several stages on a rank whose stages are searched, those of the quickest glances.
-                    None: all whose bound allows it
+    searched        candidates with several stages on a rank whose stages are searched, those of the quickest glances,
+                    each once. None: all whose bound allows it, and for as long as that helps
     near            candidates within this many times the best of a quick search get operators of their own
     near_meshes     the most meshes for which that is done, the best plan's included
     many_operators  of all blocks, beyond which a full search is quick, too, but for the sizes of microbatches and its
@@ -43,9 +47,11 @@ class SearchBudget:
 
     tolerance: float = 0.002
     runner_up: float = 1.25
-    host_saves: float = 0.01
+    host_saves: float = 0.004
     last_resorts: int = 6
     leaner: int = 6
+    far: float = 1.1
+    further: float = 1.03
     memory_budgets: int = 8
     quick: bool = False
     micro_batches: tuple[int, int] | None = None

@@ -119,6 +119,10 @@ class CandidateCosts:
         rounds, one_pass = self.rounds(candidate), in_one_pass(self.training)
         return StageModel(chain, candidate, data, states, passes, rounds, spare, whole=whole, one_pass=one_pass)
 
+    def scheduled(self, loads: StageModel, candidate: Candidate) -> StageModel:
+        """The loads of a candidate that differs in its schedule alone."""
+        return replace(loads, candidate=candidate, rounds=self.rounds(candidate))
+
     def rigid(self, candidate: Candidate) -> bool:
         """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none
         may be recomputed. Of one stage: what several hold together says little of the fullest."""

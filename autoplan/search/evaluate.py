@@ -17,7 +17,7 @@ from autoplan.options import Inference, Training
 from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed
-from autoplan.search.inter_op.byte_prices import EASING, duals, steep
+from autoplan.search.inter_op.byte_prices import EASING, duals, host_price, steep
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, backwards_of, pieces_of, unties
 from autoplan.search.inter_op.interleaved import ChunkCuts, DivisionSearch, evenly
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
@@ -108,7 +108,8 @@ class Evaluator:
 
         The fastest operators that keep everything are the best where they fit. Where they don't, leaner ones, which
         may need less recomputation, are generated (``pareto``); where little can be recomputed, the fastest of those
-        that fit are sought (``memory_constrained``).
+        that fit are sought (``memory_constrained``). Where the host updates parameters, operators that have fewer of
+        them may be quicker, whatever fits.
         """
         fastest = self.operators.fastest(candidate)
         anew = candidate.offload != "none" and not self.budget.quick
@@ -117,9 +118,12 @@ class Evaluator:
         if least_s >= limit_s:
             return None
         best = None if self.idle(candidate, fastest) else self.with_point(candidate, fastest, memory_limit, limit_s)
-        other = self.costs.together(candidate)
-        if other is not None and not self.idle(candidate, other.fastest):
-            found = self.with_point(candidate, other.fastest, memory_limit, limit_s)
+        together = self.costs.together(candidate)
+        others = [] if together is None else [together.fastest]
+        if anew:
+            others.append(self.operators.priced(candidate, host_price(self.costs.loads(candidate, fastest))))
+        for point in (other for other in others if other is not fastest and not self.idle(candidate, other)):
+            found = self.with_point(candidate, point, memory_limit, limit_s)
             best = found if best is None or (found is not None and found.step_s < best.step_s) else best
         if candidate.operator_ways == 1 or (best is not None and least_s >= best.step_s * (1 - self.budget.tolerance)):
             return best
@@ -165,7 +169,9 @@ class Evaluator:
         fastest = self.operators.fastest(candidate)
         loads, tried, last, ease = self.costs.loads(candidate, fastest), [fastest], best, 1.0
         fast, lean, leanest = fastest, None, self.lean_prices(candidate, loads, limit_s)
-        for _ in range(self.budget.leaner):
+        for number in range(self.budget.leaner):
+            if last is not None and self.far(last, limit_s, number):
+                break
             weights = next(leanest, None) if last is None else duals(last.loads, last.stages)
             if weights is None and last is None:
                 break  # bytes alone counted, and still nothing fits
@@ -196,6 +202,12 @@ class Evaluator:
                 if best.step_s * (1 - self.budget.tolerance) <= least_s:
                     break
         return best
+
+    def far(self, found: Evaluated, limit_s: float, number: int) -> bool:
+        """Whether the last plan of a candidate whose stages are searched is so far from a limit that leaner operators,
+        the first or further ones, won't bring it there."""
+        times = self.budget.far if number == 0 else self.budget.further
+        return is_interleaved(found.candidate.schedule) and found.step_s > limit_s * times
 
     def within_limit(
         self, candidate: Candidate, best: Evaluated | None, memory_limit: float, limit_s: float
@@ -341,7 +353,7 @@ class Evaluator:
         if search is None or search.limit_s < limit_s:
             search = self.begun[pieces.key] = DivisionSearch(pieces, limit_s)
         search.limit_s = limit_s
-        return search.glance() if self.budget.quick else search.run()
+        return search.glance() if self.budget.quick else search.run(thorough=self.budget.searched is None)
 
 
 def by_round_trips_s(loads: StageModel, seconds: Sequence[np.ndarray]) -> float:

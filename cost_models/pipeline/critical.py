@@ -161,29 +161,29 @@ class Line:
         order, waves = self.waves
         spent = np.concatenate([durations_s.T, np.zeros((1, len(durations_s)))])
         spent_s, sent_s = spent[self.actions[order]], spent[self.messages[order]]
-        ends, came = np.zeros((2, len(order) + 1, len(durations_s)))
-        first = 0
-        for before, senders, posted, queued in waves:
-            last = first + len(before)
-            now, ready = ends[first:last], came[first:last]
-            np.maximum(ends[senders], ends[posted], out=ready)
-            np.maximum(ready, came[queued], out=ready)
-            ready += sent_s[first:last]
-            np.maximum(ends[before], ready, out=now)
+        ends, came = times = np.zeros((2, len(order) + 1, len(durations_s)))
+        both, first = times.reshape(-1, len(durations_s)), 0
+        for waits in waves:
+            last = first + waits.shape[1]
+            now, ready, known = ends[first:last], came[first:last], both.take(waits, axis=0)
+            np.add(np.maximum.reduce(known[1:], axis=0), sent_s[first:last], out=ready)
+            np.maximum(known[0], ready, out=now)
             now += spent_s[first:last]
             first = last
         return np.asarray(ends.max(axis=0))
 
     @cached_property
-    def waves(self) -> tuple[np.ndarray, list[tuple[np.ndarray, ...]]]:
-        """(the actions in another order, by how many are before them at least; of those that have as many, the places
-        in it of those that they wait for, as in ``waits``)."""
+    def waves(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """(the actions in another order, by how many are before them at least; of those that have as many, [4, actions],
+        the places in it of those that they wait for, as in ``waits``, of ``queued`` behind all places)."""
         depth = np.array(self.ends_s([1.0] * len(self.actions), [0.0] * len(self.actions))[0][:-1])
         order = np.argsort(depth, kind="stable")
         place = np.full(len(order) + 1, len(order))  # nobody's is the last
         place[order] = np.arange(len(order))
         cuts = np.flatnonzero(np.diff(depth[order])) + 1
-        return order, list(zip(*(np.split(place[np.array(of)[order]], cuts) for of in self.waits), strict=True))
+        waits = np.stack([place[np.array(of)[order]] for of in self.waits])
+        waits[-1] += len(place)
+        return order, np.split(waits, cuts, axis=1)
 
     def counts(self, ends_s: Sequence[float], came_s: Sequence[float]) -> np.ndarray:
         """[many]: how often the longest path runs each action and each message, from its last action back."""

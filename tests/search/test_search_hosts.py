@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -33,6 +34,25 @@ def test_the_optimizer_goes_to_the_host_where_that_is_quicker() -> None:
     free, kept = plan(TIGHT), plan(TIGHT, offload="none")
     assert free.parallelism.offload == "optimizer" and kept.parallelism.offload is None
     assert free.predicted.step_time_s < 0.98 * kept.predicted.step_time_s
+
+
+def test_more_memory_makes_no_offloading_candidate_slower() -> None:
+    """The host's update of a parameter's bytes counts also where the fastest operators fit, recomputing."""
+    work = begin(MODEL, TIGHT, MIXED, Parallelism(offload="optimizer"))
+    (own,) = (s for s in hosted(work, Parallelism()) if (s.offload, s.tp, s.micro_batch, s.zero) == ("optimizer", 2, 8, 0))
+    found = [work.evaluate(own, gigabytes * 1e9) for gigabytes in (72, 74, 76, 78, 84, 90)]
+    steps_s = [one.step_s for one in found if one is not None]
+    assert len(steps_s) == len(found) and all(more <= 1.0001 * less for less, more in itertools.pairwise(steps_s))
+
+
+@pytest.mark.slow  # four searches
+def test_more_memory_makes_no_plan_slower() -> None:
+    """Around the limit from which on a plan fits without the host."""
+    model = llama(layers=4, batch=256, seq=2048, hidden=4096, ffn=14336, heads=32, kv=8, vocab=128256, dtype="bfloat16")
+    sizes = [replace(TIGHT, memory_bytes=round(gigabytes * 1e9)) for gigabytes in (19, 19.5, 20, 21)]
+    with alone():
+        steps_s = [search(model, one, MIXED, Parallelism())[0].predicted.step_time_s for one in sizes]
+    assert all(more <= 1.005 * less for less, more in itertools.pairwise(steps_s))
 
 
 @pytest.mark.slow  # test_the_host_is_left_alone has small models
@@ -102,12 +122,14 @@ def test_leaner_operators_are_not_solved_for_where_the_fastest_are_too_slow() ->
 
 
 @pytest.mark.slow
-def test_what_is_beside_an_offloaded_plan_says_what_the_host_has() -> None:
-    _, others, _ = search(MODEL, ClusterSpec.parse(SHORT), MIXED, Parallelism())
-    named = [other for other in others if other.name.startswith("dp=")]
-    assert any(other.parallelism.offload is None for other in named)
-    for other in named:
-        assert (f"offload={other.parallelism.offload}" in other.name) == (other.parallelism.offload is not None)
+def test_what_is_beside_a_plan_says_what_the_host_has() -> None:
+    told = set()
+    for gigabytes in (78, 84):
+        _, others, _ = search(MODEL, replace(TIGHT, memory_bytes=gigabytes * 10**9), MIXED, Parallelism())
+        for other in (other for other in others if other.name.startswith("dp=")):
+            told.add(other.parallelism.offload)
+            assert (f"offload={other.parallelism.offload}" in other.name) == (other.parallelism.offload is not None)
+    assert {None, "optimizer"} <= told
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages
 from autoplan.search.inter_op.interleaved import DivisionSearch
 from autoplan.search.inter_op.stage_model import FULL, PART
-from autoplan.search.inter_op.tabu_search import MENDED, fitting, neighbours, recomputed_otherwise
+from autoplan.search.inter_op.tabu_search import MENDED, again_s, fitting, neighbours, recomputed_otherwise
 from cost_models.pipeline.critical import script
 from tests.search.test_search_chunks import SCHEDULES, chain, divisions, walled
 from tests.support.sampling import slow
@@ -176,7 +176,8 @@ def test_what_is_recomputed_changes_on_a_stage_or_moves_within_its_rank(virtual:
     pieces = chain(5, "interleaved", virtual, "auto", 12, 6)
     division = replace(pieces.pinned(even_stages(pieces)), full=(1, 0) * virtual)
     here, paths = Divisions.of(division), pieces.rounds.paths
-    near = recomputed_otherwise(pieces, here, paths, np.tensordot(paths, pieces.durations_s(division), 2))
+    lengths_s = np.tensordot(paths, pieces.durations_s(division), 2)
+    near = recomputed_otherwise(pieces, here, lengths_s, again_s(pieces, paths))
     assert len(near) and len(set(near.keys)) == len(near)
     assert (near.ends == here.ends).all() and (near.full + near.part <= pieces.counts_of(here)).all()
     moves = 0

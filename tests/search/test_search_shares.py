@@ -39,7 +39,8 @@ def bounded_s(pipeline: Pipeline, wall: float) -> tuple[float, float]:
     chain = pipeline.loads.chain
     candidate = pipeline.candidate
     rough_s = float((chain.forward_s + chain.backward_s).sum()) * candidate.microbatches / candidate.pp
-    return rough_s, knapsack_bound(known(pipeline), wall, rough_s)
+    found = known(pipeline)
+    return rough_s, knapsack_bound(found, found.loads, wall, rough_s)
 
 
 def piped(seed: int) -> Pipeline:

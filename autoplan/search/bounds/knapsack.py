@@ -76,14 +76,15 @@ def knapsacks(size: np.ndarray, worth: np.ndarray, fixed: np.ndarray, timed: np.
     return RankKnapsacks(size, worths, np.cumsum(size, axis=-1) - size, fixed, timed)
 
 
-def knapsack_bound(known: BlockBounds, memory_limit: float, unlimited_s: float) -> float:
+def knapsack_bound(known: BlockBounds, loads: StageModel, memory_limit: float, unlimited_s: float) -> float:
     """Seconds that the schedule of a candidate takes at least, what happens once a step aside; infinite where nothing
     fits.
 
+    loads        those of ``known``, with the candidate's schedule
     unlimited_s  such seconds by the operators alone
     """
-    chain = known.loads.chain
-    parts, repeated, once_s = ranks_of(known, memory_limit)
+    chain = loads.chain
+    parts, repeated, once_s = ranks_of(known, loads, memory_limit)
     whole_s, count = float((chain.forward_s + chain.backward_s).sum()), int(chain.repeated.sum())
 
     def enough(step_s: float) -> bool:
@@ -131,11 +132,12 @@ def beside(loads: StageModel) -> float:
     return each + account.messages * message
 
 
-def ranks_of(known: BlockBounds, memory_limit: float) -> tuple[RankKnapsacks, RankKnapsacks, float]:
+def ranks_of(
+    known: BlockBounds, loads: StageModel, memory_limit: float
+) -> tuple[RankKnapsacks, RankKnapsacks, float]:
     """(what bounds each rank, in seconds of the chain; the same in whole segments that repeat; seconds once through the
     chain)."""
-    loads, chain = known.loads, known.loads.chain
-    uses = Counter(known.blocks)
+    chain, uses = loads.chain, Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
     states = least_of_blocks(known, "owned") * least_share(loads.data, loads.states)

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from autoplan.cost.interleaved import is_interleaved
+from autoplan.cost.interleaved import is_interleaved, splits
 from autoplan.cost.prices import STREAMED
 from autoplan.cost.step import sharing_of
 from autoplan.search.bounds.block_bounds import BlockBounds, leanest_of, rates_of
@@ -37,12 +37,14 @@ class LowerBounds:
     of_points  seconds by the operators of one point
     unlimited  seconds without a memory limit
     limited    seconds under one
+    of_blocks  what is known of operators, by these and what of a candidate changes it: schedules don't
     """
 
     costs: CandidateCosts
     of_points: dict[tuple[Candidate, IntraOpPlan], float] = field(default_factory=dict)
     unlimited: dict[Candidate, float] = field(default_factory=dict)
     limited: dict[tuple[Candidate, float], float] = field(default_factory=dict)
+    of_blocks: dict[tuple[Candidate, bool, tuple[IntraOpPlan, ...]], BlockBounds] = field(default_factory=dict)
 
     def of_point_s(self, candidate: Candidate, point: IntraOpPlan) -> float:
         """Seconds of a step with these operators, were the chain cut at will and nothing recomputed. What happens once
@@ -78,7 +80,8 @@ class LowerBounds:
         """Seconds of a step with what the host adds to the leanest operators known: which are the fastest is asked at
         the device's own pace."""
         known, fastest = self.known(candidate, short=False), self.costs.operators.fastest(candidate)
-        return self.spread_s(known.loads, known.once_s) * (1 - fastest.gap) - self.apart_s(candidate)
+        loads = self.costs.scheduled(known.loads, candidate)
+        return self.spread_s(loads, known.once_s) * (1 - fastest.gap) - self.apart_s(candidate)
 
     def evenly_s(self, candidate: Candidate, point: IntraOpPlan) -> float:
         operators = self.costs.operators
@@ -152,7 +155,8 @@ class LowerBounds:
         known = self.known(candidate)
         once_s = known.once_s / candidate.pp
         slowed = costs.slowdown * (1 - fastest.gap if is_interleaved(candidate.schedule) else 1.0)
-        schedule_s = knapsack_bound(known, memory_limit, max(self.unlimited_s(candidate) / slowed - once_s, 0.0))
+        loads, unlimited_s = self.costs.scheduled(known.loads, candidate), self.unlimited_s(candidate)
+        schedule_s = knapsack_bound(known, loads, memory_limit, max(unlimited_s / slowed - once_s, 0.0))
         return (schedule_s + once_s) * slowed - self.apart_s(candidate)
 
     def keeps_everything(self, candidate: Candidate) -> bool:
@@ -161,9 +165,16 @@ class LowerBounds:
         return self.costs.rigid(candidate) and not again
 
     def known(self, candidate: Candidate, *, short: bool = True) -> BlockBounds:
-        """What is known of a candidate's operators on one kind of device; ``short`` of bytes, perhaps."""
-        operators = self.costs.operators
+        """What is known of a candidate's operators on one kind of device; ``short`` of bytes, perhaps. That of one
+        with another schedule, where it is the same."""
         points = self.points(candidate, short=short)
+        key = (replace(candidate, schedule="", virtual_stages=1), splits(candidate.schedule), tuple(points))
+        if key not in self.of_blocks:
+            self.of_blocks[key] = self.known_of(candidate, points)
+        return self.of_blocks[key]
+
+    def known_of(self, candidate: Candidate, points: Sequence[IntraOpPlan]) -> BlockBounds:
+        operators = self.costs.operators
         fastest, each = points[0], [self.costs.loads(candidate, point) for point in points]
         rate, chain, floor = adding_rate(each[0]), each[0].chain, operators.floor(candidate)
         if not operators.fuses:

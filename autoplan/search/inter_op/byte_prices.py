@@ -8,6 +8,9 @@ that its dearest recomputation spends for a byte held, the dual of its memory li
 is solved again; its answer either needs less recomputation and is faster for it, or is one that is known, and then no
 other is better at that price. Where nothing fits, the price is first so high that bytes alone count, then comes down;
 and where nothing fits even so, those of parameters alone count, since what is kept can be recomputed (``pareto``).
+
+Where the host updates parameters, each byte of them costs a step what its copies and its update on the host take. The
+operator problem doesn't know of that, so it is a price of its own, whatever the memory.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import math
 
 import numpy as np
 
+from autoplan.cost.prices import STREAMED
+from autoplan.cost.step import update_s
 from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.data_shares import parameter_share
 from autoplan.search.inter_op.stage_model import StageModel
@@ -45,7 +50,17 @@ def duals(loads: StageModel, stages: tuple[StageChoice, ...]) -> Weights | None:
     price = seconds_per_byte(loads.at(worst), stages[worst])
     if not math.isfinite(price):
         return None
-    return Weights(price / flight * parameter_share(loads.data, loads.states), price)
+    return Weights(price / flight * parameter_share(loads.data, loads.states) + host_price(loads).state, price)
+
+
+def host_price(loads: StageModel) -> Weights:
+    """What the host's update of a byte of parameters takes of a step, for each of its microbatches; nothing where the
+    device updates it."""
+    data = loads.data
+    if not data.offloads:
+        return Weights()
+    one_s, two_s = (update_s(n * STREAMED * data.optimizer_share, loads.passes, data) for n in (1, 2))
+    return Weights((two_s - one_s) / STREAMED / loads.candidate.microbatches, 0.0)
 
 
 def recomputed_s(loads: StageModel, stage: StageChoice) -> float:

@@ -165,11 +165,7 @@ class ChainCosts:
         forward_s, backward_s, weights_s = (
             np.diff(self.sums[name][many.ends], axis=1) for name in ("forward_s", "backward_s", "weights_s")
         )
-        begin = self.memory.index[many.ends[:, :-1]]
-        middle = begin + many.full
-        full_s, part_s = self.sums["full_s"], self.sums["part_s"]
-        again_s = full_s[middle] - full_s[begin] + part_s[middle + many.part] - part_s[middle]
-        none = np.zeros_like(forward_s)
+        again_s, none = self.again_s(many), np.zeros_like(forward_s)
         spent = np.stack([forward_s, backward_s + again_s, none, none, none], axis=1)
         if splits(self.schedule):
             spent[:, 1] -= weights_s
@@ -180,6 +176,13 @@ class ChainCosts:
         spent[:, SENT_FORWARD, 1:] = messages_s
         spent[:, SENT_BACK, :-1] = messages_s
         return spent
+
+    def again_s(self, many: Divisions) -> np.ndarray:
+        """[many, v·d]: seconds of what each stage recomputes."""
+        begin = self.memory.index[many.ends[:, :-1]]
+        middle = begin + many.full
+        full_s, part_s = self.sums["full_s"], self.sums["part_s"]
+        return np.asarray(full_s[middle] - full_s[begin] + part_s[middle + many.part] - part_s[middle])
 
     def by_rank(self, of_stages: np.ndarray) -> np.ndarray:
         """[…, v, d] of […, v·d]."""

@@ -17,6 +17,7 @@ same candidate the last part alone is done, from the best division found before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,10 +26,12 @@ import numpy as np
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages, fitted
 from autoplan.search.inter_op.interleaved_milp import Found, PartitionMilp
 from autoplan.search.inter_op.partition import Cuts
-from autoplan.search.inter_op.tabu_search import neighbours, recomputed_otherwise
+from autoplan.search.inter_op.rank_excess import RankExcess
+from autoplan.search.inter_op.tabu_search import again_s, neighbours, recomputed_otherwise, runs_again
 
 GAP = 0.005
 NEAR = 1.2         # times the limit that even stages may take: better divisions seldom gain more
+WORTH = 1.12       # the same of what is known before neighbours are searched, which gain a tenth at most
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
@@ -37,6 +40,7 @@ POLISHED = 12      # schedules run on what moves of recomputation lead to
 STEPS = 80         # from one division to the next
 PATIENCE = 10      # such steps without anything better
 CLOSE = 1.03       # times the limit, beyond which the best has to come nearer as quickly as it did
+PACE = 5           # steps by which that is judged
 RUN = 32           # neighbours on which the schedule is run, of each step
 PATHS = 80         # the last known ones, by which neighbours are chosen
 MEANS = (1.0, 0.3)  # as ``mean`` of ``DivisionSearch.tabu_search``, one after another
@@ -91,6 +95,11 @@ class DivisionSearch:
     def done(self) -> bool:
         return self.best_s <= self.bound_s * (1 + self.gap) or self.bound_s >= self.limit_s
 
+    @property
+    def worth(self) -> bool:
+        """Whether neighbours are searched: the best is near the limit, or nothing fits yet."""
+        return self.best is None or self.best_s <= self.limit_s * WORTH
+
     @cached_property
     def even(self) -> Division:
         return self.pieces.pinned(even_stages(self.pieces))
@@ -99,15 +108,18 @@ class DivisionSearch:
         """The first two parts alone; None, too, where even stages don't fit and nobody is to go on from there."""
         return None if self.hopeless(searches=False) else self.without_neighbours()
 
-    def run(self) -> ChunkCuts | None:
-        """All three parts; those that were done are not done again."""
+    def run(self, *, thorough: bool = True) -> ChunkCuts | None:
+        """All three parts; those that were done are not done again.
+
+        thorough  whether neighbours are searched more than once, each time on another way
+        """
         if self.hopeless(searches=True):
             return None
         self.without_neighbours()
-        if not self.few and not self.done:
+        if not self.few and not self.done and self.worth:
             start, known = self.best or self.last or self.even, list(self.paths)
-            self.tabu_searches(start)
-            if self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
+            self.tabu_searches(start, MEANS if thorough else MEANS[:1])
+            if thorough and self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
                 self.paths = known
                 self.tabu_search(start, MEANS[-1])
         return self.found
@@ -145,7 +157,7 @@ class DivisionSearch:
         if self.best_s > self.limit_s * NEAR:
             return None
         self.polish()
-        if searches:
+        if searches and self.worth:
             self.tabu_searches(start)
         return None if self.best is None else ChunkCuts(Cuts(self.best.stages, self.best_s, 0.0), self.best)
 
@@ -211,9 +223,9 @@ class DivisionSearch:
         self.take(found.division)
         return True
 
-    def tabu_searches(self, start: Division) -> None:
+    def tabu_searches(self, start: Division, means: Sequence[float] = MEANS) -> None:
         """One after another, from the best so far, for as long as that comes near the limit."""
-        for number, mean in enumerate(MEANS):
+        for number, mean in enumerate(means):
             if number and self.best_s > self.limit_s * CLOSE:
                 break
             self.tabu_search(self.best or start, mean)
@@ -230,7 +242,7 @@ class DivisionSearch:
         reached_s = self.pieces.step_s(start) if self.pieces.over(start) <= 0 else np.inf
         for step in range(STEPS):
             best_s.append(self.best_s)
-            if self.done or since > PATIENCE or (step >= PATIENCE and self.far(best_s[-1 - PATIENCE])):
+            if self.done or since > PATIENCE or (step >= PACE and self.far(best_s[-1 - PACE])):
                 break
             paths = np.array(self.paths[-PATHS:])
             near, beyond = neighbours(self.pieces, now, paths)
@@ -254,11 +266,11 @@ class DivisionSearch:
             reached_s = min(reached_s, step_s)
 
     def far(self, before_s: float) -> bool:
-        """Whether the best is far from the limit, and as many steps as lie behind won't bring it there.
+        """Whether the best is far from the limit, and twice as many steps as it was judged by won't bring it there.
 
         before_s  the best so many steps ago
         """
-        reached_s = 2 * self.best_s - before_s if np.isfinite(self.best_s) else np.inf
+        reached_s = 3 * self.best_s - 2 * before_s if np.isfinite(self.best_s) else np.inf
         return self.best_s > self.limit_s * CLOSE and reached_s > self.limit_s
 
     def polish(self) -> None:
@@ -266,17 +278,14 @@ class DivisionSearch:
         Begun from two ends, since of stages that hold as much either may be on the way of fewer others."""
         if self.best is None or self.pieces.recompute != "auto" or not any(self.best.full):
             return
+        ranks = self.pieces.before_recomputation(Divisions.of(self.best))  # stages stay as they are
         for start in (self.best, fitted(self.pieces, self.pieces.pinned(self.best.stages), late=True)):
             now = start
             for _ in range(POLISHED):
                 if now is None or self.done:
                     break
                 self.run_once(now)
-                paths, moved = np.array(self.paths), None
-                while (near := self.recomputed_elsewhere(now, paths)) is not None:
-                    now = moved = near
-                if moved is None:
-                    break
+                now = self.recomputed_elsewhere(now, ranks)
 
     def run_once(self, held: Division) -> float:
         """The schedule's seconds on a division that fits; its path is known from then on."""
@@ -287,16 +296,24 @@ class DivisionSearch:
             self.best, self.best_s = held, path.step_s
         return path.step_s
 
-    def recomputed_elsewhere(self, division: Division, paths: np.ndarray) -> Division | None:
-        """The neighbour by another recomputation whose longest path is shortest, of those that fit; None where that
-        isn't shorter."""
-        here = Divisions.of(division)
+    def recomputed_elsewhere(self, division: Division, ranks: RankExcess) -> Division | None:
+        """From neighbour to neighbour by another recomputation, each the one whose longest path is shortest, of those
+        that fit, for as long as that gets shorter; None where it doesn't.
+
+        ranks  what they need, whatever they recompute
+        """
+        paths = np.array(self.paths)
+        runs, each_s = runs_again(self.pieces, paths), again_s(self.pieces, paths)
+        now = here = Divisions.of(division)
         lengths_s = self.lengths_s(here, paths)[0]
-        near = recomputed_otherwise(self.pieces, here, paths, lengths_s)
-        over = self.pieces.before_recomputation(here).most(near.full, near.part)  # stages are as they were
-        longest_s = np.where(over <= 0, self.lengths_s(near, paths).max(axis=1), np.inf)
-        chosen = int(longest_s.argmin()) if len(near) else -1
-        return near.one(chosen) if chosen >= 0 and longest_s[chosen] < lengths_s.max() * (1 - 1e-9) else None
+        while True:
+            near = recomputed_otherwise(self.pieces, now, lengths_s, each_s)
+            more_s = self.pieces.again_s(near) - self.pieces.again_s(now)
+            all_s = np.where(ranks.most(near.full, near.part)[:, None] <= 0, lengths_s + more_s @ runs.T, np.inf)
+            chosen = int(all_s.max(axis=1).argmin()) if len(near) else -1
+            if chosen < 0 or all_s[chosen].max() >= lengths_s.max() * (1 - 1e-9):
+                return None if now is here else now.one(0)
+            now, lengths_s = near.picked(np.array([chosen])), all_s[chosen]
 
     def lengths_s(self, many: Divisions, paths: np.ndarray) -> np.ndarray:
         """[many, paths]: seconds of each path."""

@@ -32,7 +32,7 @@ def neighbours(pieces: ChainCosts, division: Division, paths: np.ndarray) -> tup
     lengths_s = np.tensordot(paths, pieces.durations_s(division), 2)
     found = moved(pieces, here, paths, lengths_s)
     if pieces.recompute == "auto" and pieces.repeated.any():
-        found = joined(found, recomputed_otherwise(pieces, here, paths, lengths_s))
+        found = joined(found, recomputed_otherwise(pieces, here, lengths_s, again_s(pieces, paths)))
         ranks = pieces.before_recomputation(found)
         ways = [fitting(pieces, found, ranks, kind) for kind in ((FULL, PART) if saves(pieces) else (FULL,))]
         return joined(*(way for way, _ in ways)), np.concatenate([beyond for _, beyond in ways])
@@ -82,10 +82,15 @@ def moved(pieces: ChainCosts, here: Divisions, paths: np.ndarray, lengths_s: np.
     return replace(found, full=full, part=np.minimum(part, counts - full))
 
 
-def recomputed_otherwise(pieces: ChainCosts, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
+def recomputed_otherwise(
+    pieces: ChainCosts, here: Divisions, lengths_s: np.ndarray, each_s: tuple[np.ndarray, np.ndarray]
+) -> Divisions:
     """A stage recomputes a segment more, less or otherwise; or less, and another one of its rank more. Their paths are
-    looked at as if all segments were alike."""
-    part, each_s = saves(pieces), again_s(pieces, paths)
+    looked at as if all segments were alike.
+
+    each_s  as of ``again_s``
+    """
+    part = saves(pieces)
     alone = [change for change in CHANGES if part or not change[1]]
     counts = np.stack([here.full[0], here.part[0]])
     free = pieces.counts_of(here)[0] - counts.sum(axis=0)
@@ -117,11 +122,17 @@ def recomputed_otherwise(pieces: ChainCosts, here: Divisions, paths: np.ndarray,
     return Divisions(np.repeat(here.ends, len(chosen), axis=0), *found)
 
 
-def again_s(pieces: ChainCosts, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[paths, v·d] each: what a segment that runs again on a stage adds to each path, in full and selectively."""
-    backward, places = paths[:, 1].astype(float), pieces.repeated
+def runs_again(pieces: ChainCosts, paths: np.ndarray) -> np.ndarray:
+    """[paths, v·d]: how often each path runs what a stage recomputes."""
+    backward = paths[:, 1].astype(float)
     if splits(pieces.schedule):
         backward[:, 0] = paths[:, 2, 0]
+    return backward
+
+
+def again_s(pieces: ChainCosts, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[paths, v·d] each: what a segment that runs again on a stage adds to each path, in full and selectively."""
+    backward, places = runs_again(pieces, paths), pieces.repeated
     return backward * float(pieces.full_s[places].mean()), backward * float(pieces.part_s[places].mean())
 
 
