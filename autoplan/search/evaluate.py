@@ -20,7 +20,7 @@ from autoplan.search.candidate_costs import CandidateCosts, exposed
 from autoplan.search.inter_op.byte_prices import EASING, duals, host_price, steep
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, backwards_of, pieces_of, unties
 from autoplan.search.inter_op.interleaved import ChunkCuts, DivisionSearch, evenly
-from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
+from autoplan.search.inter_op.local_search import Bound, Runs, by_round_trips_s, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
@@ -354,23 +354,6 @@ class Evaluator:
             search = self.begun[pieces.key] = DivisionSearch(pieces, limit_s)
         search.limit_s = limit_s
         return search.glance() if self.budget.quick else search.run(thorough=self.budget.searched is None)
-
-
-def by_round_trips_s(loads: StageModel, seconds: Sequence[np.ndarray]) -> float:
-    """Seconds of 1F1B that no cuts undercut where messages run beside compute: each stretch of ``pp`` microbatches
-    waits for one to go all the way and back, messages included (``local_search.least_line_s``); 0 elsewhere.
-
-    seconds  as of ``choose_cuts``
-    """
-    candidate = loads.candidate
-    trips, left = divmod(candidate.microbatches - 1, candidate.pp)
-    if candidate.schedule != "1f1b" or not loads.ahead or not trips:
-        return 0.0
-    few = replace(candidate, microbatches=left + 1)
-    slow = [part - replace(loads.at(k), candidate=few).hidden_s(k) for k, part in enumerate(seconds)]
-    once, rest = choose_cuts(seconds, 1), choose_cuts(seconds, left + 1, slow)
-    assert once is not None and rest is not None
-    return trips * once.bound_s + rest.bound_s
 
 
 def finish(

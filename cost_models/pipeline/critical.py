@@ -174,8 +174,8 @@ class Line:
 
     @cached_property
     def waves(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """(the actions in another order, by how many are before them at least; of those that have as many, [4, actions],
-        the places in it of those that they wait for, as in ``waits``, of ``queued`` behind all places)."""
+        """(the actions in another order, by how many are before them at least; of those that have as many [4, actions],
+        the places in it of those that they wait for, as in ``waits``; of ``queued`` they begin behind all places)."""
         depth = np.array(self.ends_s([1.0] * len(self.actions), [0.0] * len(self.actions))[0][:-1])
         order = np.argsort(depth, kind="stable")
         place = np.full(len(order) + 1, len(order))  # nobody's is the last

@@ -39,9 +39,9 @@ def test_the_optimizer_goes_to_the_host_where_that_is_quicker() -> None:
 def test_more_memory_makes_no_offloading_candidate_slower() -> None:
     """The host's update of a parameter's bytes counts also where the fastest operators fit, recomputing."""
     work = begin(MODEL, TIGHT, MIXED, Parallelism(offload="optimizer"))
-    (own,) = (s for s in hosted(work, Parallelism()) if (s.offload, s.tp, s.micro_batch, s.zero) == ("optimizer", 2, 8, 0))
-    found = [work.evaluate(own, gigabytes * 1e9) for gigabytes in (72, 74, 76, 78, 84, 90)]
-    steps_s = [one.step_s for one in found if one is not None]
+    one = next(s for s in hosted(work, Parallelism()) if (s.offload, s.tp, s.micro_batch) == ("optimizer", 2, 8))
+    found = [work.evaluate(one, gigabytes * 1e9) for gigabytes in (72, 74, 76, 78, 84, 90)]
+    steps_s = [plan.step_s for plan in found if plan is not None]
     assert len(steps_s) == len(found) and all(more <= 1.0001 * less for less, more in itertools.pairwise(steps_s))
 
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.cost import timeline
-from autoplan.search.evaluate import by_round_trips_s
-from autoplan.search.inter_op.local_search import least_line_s
+from autoplan.search.inter_op.local_search import by_round_trips_s, least_line_s
 from autoplan.search.predict import messages
 from autoplan.search.space.candidates import Candidate
 from cost_models.pipeline.shared import Sharing

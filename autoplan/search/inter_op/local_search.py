@@ -26,11 +26,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 
+from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.space.candidates import Candidate
 
@@ -167,3 +168,20 @@ def moved(runs: Runs, seconds: Sequence[np.ndarray]) -> Iterator[Runs]:
         at = border + by
         if first < at < last and np.isfinite(seconds[k][first, at]) and np.isfinite(seconds[k + 1][at, last]):
             yield (*runs[:k], (first, at), (at, last), *runs[k + 2 :])
+
+
+def by_round_trips_s(loads: StageModel, seconds: Sequence[np.ndarray]) -> float:
+    """Seconds of 1F1B that no cuts undercut where messages run beside compute: each stretch of ``pp`` microbatches
+    waits for one to go all the way and back, messages included (``least_line_s``); 0 elsewhere.
+
+    seconds  as of ``choose_cuts``
+    """
+    candidate = loads.candidate
+    trips, left = divmod(candidate.microbatches - 1, candidate.pp)
+    if candidate.schedule != "1f1b" or not loads.ahead or not trips:
+        return 0.0
+    few = replace(candidate, microbatches=left + 1)
+    slow = [part - replace(loads.at(k), candidate=few).hidden_s(k) for k, part in enumerate(seconds)]
+    once, rest = choose_cuts(seconds, 1), choose_cuts(seconds, left + 1, slow)
+    assert once is not None and rest is not None
+    return trips * once.bound_s + rest.bound_s
