@@ -61,6 +61,13 @@ def bounds(work: SearchState, candidate: Candidate, wall: float) -> tuple[float,
     return work.evaluator.bounds.unlimited_s(candidate), work.evaluator.bounds.limited_s(candidate, wall)
 
 
+def test_what_is_known_of_blocks_serves_all_schedules() -> None:
+    pins, model = Parallelism(pp=2, tp=1, zero=1, micro_batch=1), llama(layers=4, batch=8, seq=64, hidden=64, ffn=128)
+    work = begin(model, ClusterSpec.parse("1x4 h100-sxm"), Training(precision="bf16-mixed"), pins)
+    one, other = (next(s for s in candidates(work.limits, pins) if s.schedule == n) for n in ("1f1b", "interleaved"))
+    assert work.evaluator.bounds.known(one) is work.evaluator.bounds.known(other)
+
+
 @pytest.mark.parametrize("tp", [2, 1])
 @pytest.mark.parametrize("kind", [*RECOMPUTE, *OFFLOADS])
 def test_no_bound_is_above_a_plan_that_keeps_what_is_asked(kind: str, tp: int) -> None:

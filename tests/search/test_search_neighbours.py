@@ -6,12 +6,15 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from autoplan.search.budget import FAST
+from autoplan.search.evaluate import Evaluator
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages
-from autoplan.search.inter_op.interleaved import DivisionSearch
+from autoplan.search.inter_op.interleaved import MEANS, WORTH, DivisionSearch
 from autoplan.search.inter_op.stage_model import FULL, PART
 from autoplan.search.inter_op.tabu_search import MENDED, again_s, fitting, neighbours, recomputed_otherwise
 from cost_models.pipeline.critical import script
@@ -186,3 +189,35 @@ def test_what_is_recomputed_changes_on_a_stage_or_moves_within_its_rank(virtual:
         assert len(stages) == 1 or (len(stages) == 2 and len(set(stages % pieces.ranks)) == 1 and not full.sum())
         moves += len(stages) == 2
     assert moves
+
+
+@pytest.mark.parametrize(("times", "searched"), [(0.98, True), (1.02, False)])
+def test_neighbours_are_searched_where_what_is_known_is_near_the_limit(
+    monkeypatch: pytest.MonkeyPatch, times: float, searched: bool
+) -> None:
+    search, seen = DivisionSearch(walled(chain(3, "interleaved", 2, "auto", 9, 4), 0.8), few_integers=0), list[float]()
+    search.without_neighbours()
+    search.limit_s = 1.01 * search.bound_s
+    search.best_s = times * WORTH * search.limit_s
+    monkeypatch.setattr(search, "tabu_searches", lambda start, means: seen.extend(means))
+    search.run(thorough=False)
+    assert seen == list(MEANS[:1]) * searched
+
+
+def test_a_search_ends_where_its_pace_does_not_reach_the_limit() -> None:
+    search = DivisionSearch(walled(chain(3, "interleaved", 2, "auto", 9, 4), 0.8), 1.0)
+    for best_s, before_s, far in ((1.10, 1.14, True), (1.10, 1.16, False), (1.02, 1.02, False), (np.inf, np.inf, True)):
+        search.best_s = best_s
+        assert search.far(before_s) == far
+
+
+def test_leaner_operators_are_tried_where_the_last_plan_is_near_the_limit() -> None:
+    """The first of them from farther than the others; those of one stage on a rank from anywhere."""
+    own = SimpleNamespace(budget=FAST)
+
+    def far(schedule: str, step_s: float) -> list[bool]:
+        found = SimpleNamespace(candidate=SimpleNamespace(schedule=schedule), step_s=step_s)
+        return [Evaluator.far(own, found, 1.0, number) for number in range(3)]  # type: ignore[arg-type]
+
+    assert far("interleaved", 1.02) == [False, False, False] and far("interleaved", 1.2) == [True, True, True]
+    assert far("interleaved", 1.05) == [False, True, True] and far("1f1b", 1.2) == [False, False, False]
