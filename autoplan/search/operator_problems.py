@@ -55,6 +55,7 @@ class OperatorProblems:
     reduced        bytes of its gradient that are summed over the data axis (``Prices.reduced``)
     passes         of the optimizer over a parameter's bytes, for the share of the update in a parameter's price
     quick          one problem is solved for each tensor axis; its fastest operators are priced for other microbatches
+    rounds         of schedules, by their sizes and a stage's devices (``floors.rounds``)
     wider          the same problems where less is asked: what is best there, and does what is asked here, is best here
     """
 
@@ -77,6 +78,7 @@ class OperatorProblems:
     collectives: dict[Links, float] = field(default_factory=dict)
     messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict)
     listed: dict[tuple[Mesh, bool], Prices] = field(default_factory=dict)
+    rounds: dict[tuple[str, int, int, int, int], float] = field(default_factory=dict)
 
     @cached_property
     def split_sizes(self) -> SplitSizes:
@@ -97,6 +99,7 @@ class OperatorProblems:
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored, quick,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
             lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
+            rounds=self.rounds,
         )  # fmt: skip
 
     def prices(self, mesh: Mesh, schedule: str = "") -> Prices:

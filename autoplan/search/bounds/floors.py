@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoplan.cost.interleaved import is_interleaved, least_chunk_rounds, least_held
-from autoplan.cost.step import held_microbatches, least_rounds, least_rounds_hidden, optimizer_states, sharing_of
+from autoplan.cost.step import (
+    Sharing,
+    held_microbatches,
+    least_rounds,
+    least_rounds_hidden,
+    optimizer_states,
+    sharing_of,
+)
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
 from autoplan.search.inter_op.data_shares import data_axis, least_share
@@ -36,13 +43,20 @@ def uneven_rounds(candidate: Candidate, operators: OperatorProblems, paces: Sequ
 
 def rounds(candidate: Candidate, operators: OperatorProblems) -> float:
     """Times that a stage's share of a microbatch takes in a step, at least."""
-    sharing = sharing_of(operators.topology.device, candidate.pp, candidate.stage_devices)
-    if is_interleaved(candidate.schedule):
-        sizes = (candidate.pp, candidate.microbatches, candidate.virtual_stages)
-        return least_chunk_rounds(candidate.schedule, *sizes, sharing)
-    if sharing.gain == 1 and candidate.schedule == "1f1b":
-        return least_rounds_hidden(candidate.pp, candidate.microbatches)
-    return least_rounds(candidate.pp, candidate.microbatches, sharing)
+    sizes = (candidate.pp, candidate.microbatches, candidate.virtual_stages)
+    key = (candidate.schedule, *sizes, candidate.stage_devices)
+    if key not in operators.rounds:
+        sharing = sharing_of(operators.topology.device, candidate.pp, candidate.stage_devices)
+        operators.rounds[key] = rounds_of(candidate.schedule, *sizes, sharing)
+    return operators.rounds[key]
+
+
+def rounds_of(schedule: str, ranks: int, microbatches: int, virtual_stages: int, sharing: Sharing) -> float:
+    if is_interleaved(schedule):
+        return least_chunk_rounds(schedule, ranks, microbatches, virtual_stages, sharing)
+    if sharing.gain == 1 and schedule == "1f1b":
+        return least_rounds_hidden(ranks, microbatches)
+    return least_rounds(ranks, microbatches, sharing)
 
 
 def least_bytes(operators: OperatorProblems, candidate: Candidate, training: Training | Inference) -> float:

@@ -110,15 +110,14 @@ def recomputed_otherwise(
         reached.append(np.where(able, longest_s, np.inf).ravel())
     chosen = shortest(np.concatenate(reached))
     found = np.repeat(counts[:, None], len(chosen), axis=1)
-    for row, number in enumerate(chosen.tolist()):
-        change, stage = divmod(number, pieces.stages)
-        if change < len(alone):
-            found[:, row, stage] += alone[change]
-            continue
-        kind, move = divmod(number - len(alone) * pieces.stages, pieces.stages * pieces.virtual_stages)
-        giver, chunk = divmod(move, pieces.virtual_stages)
-        found[kind, row, giver] -= 1
-        found[kind, row, chunk * pieces.ranks + giver % pieces.ranks] += 1
+    rows, moves = np.arange(len(chosen)), chosen - len(alone) * pieces.stages
+    change, stage = np.divmod(chosen[moves < 0], pieces.stages)
+    found[:, rows[moves < 0], stage] += np.array(alone).T[:, change]
+    rows, moves = rows[moves >= 0], moves[moves >= 0]
+    which, move = np.divmod(moves, pieces.stages * pieces.virtual_stages)
+    giver, chunk = np.divmod(move, pieces.virtual_stages)
+    found[which, rows, giver] -= 1
+    found[which, rows, chunk * pieces.ranks + giver % pieces.ranks] += 1
     return Divisions(np.repeat(here.ends, len(chosen), axis=0), *found)
 
 
