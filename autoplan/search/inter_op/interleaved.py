@@ -31,7 +31,6 @@ from autoplan.search.inter_op.tabu_search import again_s, neighbours, recomputed
 
 GAP = 0.005
 NEAR = 1.2         # times the limit that even stages may take: better divisions seldom gain more
-WORTH = 1.12       # the same of what is known before neighbours are searched, which gain a tenth at most
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
@@ -95,11 +94,6 @@ class DivisionSearch:
     def done(self) -> bool:
         return self.best_s <= self.bound_s * (1 + self.gap) or self.bound_s >= self.limit_s
 
-    @property
-    def worth(self) -> bool:
-        """Whether neighbours are searched: the best is near the limit, or nothing fits yet."""
-        return self.best is None or self.best_s <= self.limit_s * WORTH
-
     @cached_property
     def even(self) -> Division:
         return self.pieces.pinned(even_stages(self.pieces))
@@ -116,7 +110,7 @@ class DivisionSearch:
         if self.hopeless(searches=True):
             return None
         self.without_neighbours()
-        if not self.few and not self.done and self.worth:
+        if not self.few and not self.done:
             start, known = self.best or self.last or self.even, list(self.paths)
             self.tabu_searches(start, MEANS if thorough else MEANS[:1])
             if thorough and self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
@@ -157,7 +151,7 @@ class DivisionSearch:
         if self.best_s > self.limit_s * NEAR:
             return None
         self.polish()
-        if searches and self.worth:
+        if searches:
             self.tabu_searches(start)
         return None if self.best is None else ChunkCuts(Cuts(self.best.stages, self.best_s, 0.0), self.best)
 
