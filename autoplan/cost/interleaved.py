@@ -24,14 +24,19 @@ from cost_models.pipeline.schedule import round_size
 from cost_models.pipeline.shared import Sharing
 
 __all__ = [
+    "ACCUMULATING",
+    "REDUCED",
+    "SENDING",
     "SENT_BACK",
     "SENT_FORWARD",
+    "WAITING",
     "Action",
     "CriticalPath",
     "InterleavedSchedule",
     "actions",
     "chunk_rounds",
     "deals_rounds",
+    "in_one_round",
     "is_interleaved",
     "least_chunk_rounds",
     "least_held",
@@ -41,6 +46,9 @@ __all__ = [
     "splits",
 ]  # fmt: skip
 
+WAITING, REDUCED, ACCUMULATING, SENDING = range(4)
+"""What stands of a stage's gradients: nothing before its first backward, all of them until its last one, then what its
+optimizer reads; and both at once while they are on their way."""
 TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
 
 
@@ -48,36 +56,56 @@ TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ra
 class InterleavedSchedule:
     """One schedule.
 
-    script  its actions
-    held    for each rank [moments, v]: the microbatches that it holds on each of its stages
-    paths   [paths, DURATIONS, v·d]: how often paths through it run each stage's actions and messages
+    script    its actions
+    held      for each rank [moments, v]: the microbatches that it holds on each of its stages
+    standing  for each rank [moments, v]: what stands then of each stage's gradients
+    emptied   [v]: the same with nothing in flight, when most does
+    paths     [paths, DURATIONS, v·d]: how often paths through it run each stage's actions and messages
     """
 
     script: Script
     held: tuple[np.ndarray, ...]
+    standing: tuple[np.ndarray, ...]
+    emptied: np.ndarray
     paths: np.ndarray
 
 
 def rounds_of(
-    schedule: str, ranks: int, microbatches: int, virtual_stages: int, ahead: int = AHEAD
+    schedule: str, ranks: int, microbatches: int, virtual_stages: int, ahead: int = AHEAD, turns: bool = False
 ) -> InterleavedSchedule:
-    """ahead  as of ``step.receives_ahead``"""
+    """
+    ahead  as of ``step.receives_ahead``
+    turns  whether a stage's gradients stand from its first backward, and are sent in its last one
+    """
     sizes = (ranks, microbatches, virtual_stages)
     rows = rank_paths(*sizes)
     chosen = list(dict.fromkeys([*range(ranks), *range(len(rows) - ranks, len(rows))]))  # through the first, the last
     paths = np.zeros((len(chosen), DURATIONS, len(rows)))
     paths[:, :2] = rows[chosen, None]
-    turns = np.array(chosen)[:, None]                              # the stages at which paths turn back
+    turning = np.array(chosen)[:, None]                            # the stages at which paths turn back
     if splits(schedule):
-        paths, turns = np.zeros((1, DURATIONS, len(rows))), np.array([[len(rows) - 1]])
+        paths, turning = np.zeros((1, DURATIONS, len(rows))), np.array([[len(rows) - 1]])
         paths[:, :2] = 1.0  # one microbatch there and back
         paths[0, 1, 0] = 0.0
     stage = np.arange(len(rows))
-    paths[:, SENT_FORWARD], paths[:, SENT_BACK] = stage <= turns, stage < turns
+    paths[:, SENT_FORWARD], paths[:, SENT_BACK] = stage <= turning, stage < turning
     if not ahead:  # each action of a path reads its message
         paths[:, SENT_FORWARD:] = paths[:, :2]
     paths[:, SENT_FORWARD, 0] = paths[:, SENT_BACK, -1] = 0.0
-    return InterleavedSchedule(script(schedule, *sizes, ahead), held_chunks(schedule, *sizes), paths)
+    held, chunk = held_chunks(schedule, *sizes), np.arange(virtual_stages)
+    standing, emptied = tuple(np.full_like(rows, ACCUMULATING) for rows in held), np.full(virtual_stages, SENDING)
+    if turns and in_one_round(schedule, ranks, microbatches):
+        acting = chunk[::-1, None]  # the last first
+        turn = np.where(chunk < acting, WAITING, np.where(chunk > acting, REDUCED, ACCUMULATING))
+        held, standing = tuple((chunk <= acting) * rows for rows in held), (turn,) * ranks
+        emptied = np.where(chunk > 0, REDUCED, SENDING)
+    return InterleavedSchedule(script(schedule, *sizes, ahead), held, standing, emptied, paths)
+
+
+def in_one_round(schedule: str, ranks: int, microbatches: int) -> bool:
+    """Whether a stage is done with all of its backwards before its rank's next one begins: forwards are done by then,
+    so that of all moments that one holds most at which the last stage begins."""
+    return schedule == "interleaved" and chunk_rounds(ranks, microbatches) == microbatches
 
 
 def is_interleaved(schedule: str) -> bool:

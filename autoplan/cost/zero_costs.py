@@ -126,6 +126,14 @@ class DataAxis:
         """Ranks that share a parameter's states."""
         return self.size * (self.wide_ways if self.is_wide(summed) else 1) if self.zero else 1
 
+    def takes_turns(self, kinds: Iterable[tuple[str, ...]]) -> bool:
+        """Whether a stage's gradients stand by themselves, from its first backward: none are summed in buckets, which
+        hold those of all stages and stay.
+
+        kinds  operator axes over which its parameters' gradients are summed
+        """
+        return self.zero > 0 or not (self.size > 1 or any(map(self.beside, kinds)))
+
     def is_wide(self, summed: tuple[str, ...]) -> bool:
         """Whether a parameter whose gradient is summed over these axes is sharded over those that split experts."""
         return bool(self.wide) and self.wide[0] in summed
@@ -206,6 +214,11 @@ class DataAxis:
     def scatters_each(self) -> bool:
         """Whether gradients are scattered in each microbatch rather than once a step."""
         return self.zero >= 2 and not self.piped
+
+    @property
+    def scatters_once(self) -> bool:
+        """Whether whole gradients accumulate, and are scattered once a step."""
+        return self.sharded and not self.scatters_each
 
     @property
     def keeps_last(self) -> bool:
@@ -331,8 +344,7 @@ class DataAxis:
     def sharded_copies_once_s(self, parameter_bytes: float) -> tuple[float, float]:
         """fully_shard's copies once a step: (of parameters that were gathered, of gradients that are scattered)."""
         gathered_s = self.copied_s(parameter_bytes) if self.sharded and self.zero < 3 else 0.0
-        once = self.sharded and not self.scatters_each
-        return gathered_s, self.copied_s(self.prices.stored * parameter_bytes) if once else 0.0
+        return gathered_s, self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_once else 0.0
 
     @property
     def parameter_share(self) -> float:
@@ -360,7 +372,19 @@ class DataAxis:
     @property
     def gradient_share(self) -> float:
         """The same of gradients: those that are scattered once a step accumulate whole until then."""
-        return self.shard_share + (self.prices.stored if self.sharded and not self.scatters_each else 0.0)
+        return self.shard_share + (self.prices.stored if self.scatters_once else 0.0)
+
+    @property
+    def gradient_shares(self) -> tuple[float, ...]:
+        """The same by what stands of a stage's gradients (``cost.interleaved``)."""
+        share, kept = self.gradient_share * self.prices.training, self.shard_share * self.prices.training
+        return (0.0, kept, share - kept, share) if self.scatters_once else (0.0, share, share, share)
+
+    @property
+    def sharded_gradients(self) -> tuple[float, ...]:
+        """Of these what ZeRO shards."""
+        kept = self.shard_share * self.prices.training * (self.zero > 0)
+        return (0.0, kept, 0.0 if self.scatters_once else kept, kept)
 
     @property
     def shard_share(self) -> float:

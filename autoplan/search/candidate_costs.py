@@ -61,7 +61,7 @@ class CandidateCosts:
 
     operators: OperatorProblems
     training: Training | Inference
-    schedules: dict[tuple[str, int, int, int], InterleavedSchedule] = field(default_factory=dict)
+    schedules: dict[tuple[str, int, int, int, bool], InterleavedSchedule] = field(default_factory=dict)
     chains: dict[tuple[Candidate, bool, IntraOpPlan, Device], Chain] = field(default_factory=dict)
     held: dict[IntraOpPlan, tuple[HeldParameters, HeldParameters]] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class CandidateCosts:
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)
         whole = self.whole[device]
-        rounds, one_pass = self.rounds(candidate), in_one_pass(self.training)
+        rounds, one_pass = self.rounds(candidate, data.takes_turns(chain.held.kinds)), in_one_pass(self.training)
         return StageModel(chain, candidate, data, states, passes, rounds, spare, whole=whole, one_pass=one_pass)
 
     def scheduled(self, loads: StageModel, candidate: Candidate) -> StageModel:
@@ -149,13 +149,16 @@ class CandidateCosts:
             self.chains[key] = chain_of(model, prices, candidate, data, self.held[point])
         return self.chains[key]
 
-    def rounds(self, candidate: Candidate) -> InterleavedSchedule | None:
-        """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search."""
+    def rounds(self, candidate: Candidate, turns: bool) -> InterleavedSchedule | None:
+        """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search.
+
+        turns  as of ``rounds_of``
+        """
         if not is_interleaved(candidate.schedule):
             return None
-        key = (candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages)
-        if key not in self.schedules:
-            self.schedules[key] = rounds_of(*key, receives_ahead(self.operators.topology.device))
+        sizes = (candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages)
+        if (key := (*sizes, turns)) not in self.schedules:
+            self.schedules[key] = rounds_of(*sizes, receives_ahead(self.operators.topology.device), turns)
         return self.schedules[key]
 
 

@@ -9,7 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoplan.cost.interleaved import least_chunk_rounds, least_held, rank_paths, rounds_of
+from autoplan.cost.interleaved import (
+    ACCUMULATING,
+    REDUCED,
+    WAITING,
+    actions,
+    least_chunk_rounds,
+    least_held,
+    rank_paths,
+    rounds_of,
+)
 from autoplan.search.inter_op import interleaved
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stages
 from autoplan.search.inter_op.interleaved import DivisionSearch
@@ -24,8 +33,9 @@ EXACTLY = {"gap": 1e-10, "whole_cuts": 200, "few_integers": 1000}
 
 
 def chain(
-    seed: int, schedule: str, virtual_stages: int, recompute: str, segments: int, microbatches: int
-) -> ChainCosts:
+    seed: int, schedule: str, virtual_stages: int, recompute: str, segments: int, microbatches: int,
+    turns: bool = False,
+) -> ChainCosts:  # fmt: skip
     """A random chain, its first and last segment unlike the others, under no wall."""
     rng, ranks = random.Random(seed), 2
     kinds = rng.choice([1, 2])
@@ -44,13 +54,14 @@ def chain(
         selective=0.5 * kept, rebuilt=0.8 * kept, constants=along(0, 1), working=along(2, 6), gathered=along(0, 2),
         alone=along(0, 5),
         message=along(0.2, 0.5) * border, unkept=along(0, 0.2) * border,
-        repeated=np.array([kind < kinds for kind in order]), ties=(), ties_elsewhere=(),
-        ties_frozen=(), messages=3,
-        state_share=1.0, update_share=0.1, shard_share=0.5,
+        repeated=np.array([kind < kinds for kind in order]), ties=(), ties_elsewhere=(), ties_frozen=(), messages=3,
+        state_share=0.6, update_share=0.1, shard_share=0.3, gradient_shares=np.array([0.0, 0.1, 0.4, 0.4]),
+        sharded_gradients=np.array([0.0, 0.05, 0.2, 0.2]),
     )  # fmt: skip
     return ChainCosts(
         forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, messages, memory, recompute, schedule,
-        ranks, virtual_stages, microbatches, 1e9, rounds_of(schedule, ranks, microbatches, virtual_stages),
+        ranks, virtual_stages, microbatches, 1e9,
+        rounds_of(schedule, ranks, microbatches, virtual_stages, turns=turns),
     )
 
 
@@ -182,3 +193,26 @@ def test_what_a_rank_holds(schedule: str, ranks: int, microbatches: int, virtual
     assert tuple(int(rows.sum(axis=1).max()) for rows in held) == most
     for rows, least in zip(held, least_held(schedule, ranks, microbatches), strict=True):
         assert int(rows.min(axis=1).max()) >= least
+
+
+@pytest.mark.parametrize(("ranks", "microbatches", "virtual"), [(2, 2, 3), (4, 6, 2), (4, 3, 4)])
+def test_what_stands_where_stages_go_back_in_turn(ranks: int, microbatches: int, virtual: int) -> None:
+    """By the order of actions: no backward finds more in flight or more gradients than a moment that is counted, and
+    each of these is met."""
+    rounds = rounds_of("interleaved", ranks, microbatches, virtual, turns=True)
+    for rank in range(ranks):
+        counted = set(zip(*(map(tuple, of[rank].tolist()) for of in (rounds.held, rounds.standing)), strict=True))
+        flying, done, met = [0] * virtual, [0] * virtual, set()
+        for stage, kind, _ in actions("interleaved", rank, ranks, microbatches, virtual):
+            acting = stage // ranks
+            flying[acting] += kind == "F"
+            if kind == "B":
+                states = [WAITING if not n else REDUCED if n == microbatches else ACCUMULATING for n in done]
+                states[acting] = ACCUMULATING
+                met.add((tuple(flying), tuple(states)))
+                done[acting] += 1
+                flying[acting] -= 1
+        assert counted <= met
+        for held, states in met:
+            below = (all(a <= b for a, b in zip(held + states, one + two, strict=True)) for one, two in counted)
+            assert any(below)

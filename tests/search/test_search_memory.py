@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoplan.cost.interleaved import is_interleaved, rounds_of
+from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, is_interleaved
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, pieces_of
@@ -18,7 +18,11 @@ from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from tests.support.pipelines import random_pipeline
 
-SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("zero-bubble", 2)]
+SCHEDULES = [
+    ("gpipe", 1, 4), ("1f1b", 1, 4), ("interleaved", 2, 4), ("interleaved", 2, 2), ("zero-bubble", 1, 4),
+    ("zero-bubble", 2, 4),
+]  # fmt: skip
+"""(schedule, stages on each rank, microbatches); with 2 stages go back in turn"""
 ROUNDED = 3.0  # bytes by which the parts of a StageMemory are rounded, together
 SEEDS = range(12)
 
@@ -33,28 +37,28 @@ def lively(price: BlockCost, rng: random.Random) -> BlockCost:
     return replace(price, live=live, working_bytes=live.working)
 
 
-def at_random(seed: int, schedule: str, virtual: int) -> tuple[StageModel, Division]:
+def at_random(seed: int, schedule: str, virtual: int, many: int) -> tuple[StageModel, Division]:
     """A chain, some of whose parameters are tied, and a division of it."""
     rng, pipeline = random.Random(seed), random_pipeline(seed)
     prices = tuple(lively(price, rng) for price in pipeline.point.prices)
     recompute = "none" if schedule == "zero-bubble" else "auto"
     candidate = replace(
-        pipeline.candidate, pp=2, microbatches=4, schedule=schedule, virtual_stages=virtual, recompute=recompute
+        pipeline.candidate, pp=2, microbatches=many, schedule=schedule, virtual_stages=virtual, recompute=recompute
     )
     loads = replace(pipeline, candidate=candidate, point=replace(pipeline.point, prices=prices)).loads
-    rounds = rounds_of(schedule, 2, 4, virtual) if is_interleaved(schedule) else None
-    loads, size = replace(loads, rounds=rounds), len(loads.chain)
+    size = len(loads.chain)
     stages = tuple(itertools.pairwise((0, *sorted(rng.sample(range(1, size), 2 * virtual - 1)), size)))
     counts = [int(loads.chain.repeated[slice(*at)].sum()) * (recompute == "auto") for at in stages]
     full = tuple(rng.randint(0, n) for n in counts)
     return loads, Division(stages, full, tuple(rng.randint(0, n - a) for n, a in zip(counts, full, strict=True)))
 
 
-@pytest.mark.parametrize(("schedule", "virtual"), SCHEDULES)
+@pytest.mark.parametrize(("schedule", "virtual", "many"), SCHEDULES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule: str, virtual: int) -> None:
+def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule: str, virtual: int, many: int) -> None:
     """And at its busiest moment holds no more."""
-    loads, division = at_random(seed, schedule, virtual)
+    loads, division = at_random(seed, schedule, virtual, many)
+    assert any((rows == WAITING).any() for rows in loads.standing) == (schedule == "interleaved" and many == 2)
     finished = loads.memory_of(division.choices)
     if is_interleaved(schedule):
         counted = Divisions.of(division)
@@ -62,7 +66,9 @@ def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule:
         ranks = np.maximum(held.recomputing(counted.full, counted.part), held.emptied)[0]
     else:
         each, account = loads.needs(division.choices), loads.memory_account
-        ranks = np.maximum(account.running(each) + np.array(loads.in_flight) * each.flight, account.emptied(each))
+        running = account.running(each) + account.gradients(each, ACCUMULATING)
+        emptied = account.emptied(each) + account.gradients(each, SENDING)
+        ranks = np.maximum(running + np.array(loads.in_flight) * each.flight, emptied)
     assert [one.total for one in finished] == pytest.approx(ranks.tolist(), abs=ROUNDED, rel=0)
     peaks = peaks_of(loads, division.choices, 2)
     assert all(peak.total <= one.total + ROUNDED for peak, one in zip(peaks, finished, strict=True))
@@ -71,15 +77,15 @@ def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("recompute", ["none", "full", "selective"])
 def test_every_run_of_segments_needs_what_its_stage_would(seed: int, recompute: str) -> None:
-    loads, _ = at_random(seed, "1f1b", 1)
+    loads, _ = at_random(seed, "1f1b", 1, 4)
     loads = replace(loads, candidate=replace(loads.candidate, recompute=recompute))
     account, runs = loads.memory_account, loads.runs
     for stage, first, last in itertools.product(range(2), range(len(loads.chain)), range(len(loads.chain) + 1)):
         if first < last:
             count = int(loads.chain.repeated[first:last].sum())
             mix = (count * (recompute == "full"), count * (recompute == "selective"))
-            held = account.running(runs) + loads.in_flight[stage] * runs.flight
-            counted = np.maximum(held, account.emptied(runs))[first, last]
+            held = account.running(runs) + account.gradients(runs, ACCUMULATING) + loads.in_flight[stage] * runs.flight
+            counted = np.maximum(held, account.emptied(runs) + account.gradients(runs, SENDING))[first, last]
             assert loads.memory(stage, (first, last), *mix).total == pytest.approx(counted, abs=ROUNDED, rel=0)
 
 
@@ -88,8 +94,8 @@ def rules_out(pieces: ChainCosts, division: Division) -> bool:
     milp = PartitionMilp(pieces, 1.0)
     for rank, moments in enumerate(pieces.rounds.held):
         milp.add_emptied(rank)
-        for held in moments:
-            milp.add_moment(rank, held)
+        for number in range(len(moments)):
+            milp.add_moment(rank, number)
     for k, (first, _) in enumerate(division.stages):
         before = np.clip(first - milp.starts[:-1], 0, milp.sizes)
         milp.lp.low[milp.q[k]] = milp.lp.high[milp.q[k]] = before
@@ -104,10 +110,12 @@ def rules_out(pieces: ChainCosts, division: Division) -> bool:
     return bool(np.isinf(milp.solve().bound_s))
 
 
-@pytest.mark.parametrize(("schedule", "virtual"), SCHEDULES[2:])
+@pytest.mark.parametrize(("schedule", "virtual", "many"), SCHEDULES[2:])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_program_lets_a_division_pass_where_its_ranks_have_room(seed: int, schedule: str, virtual: int) -> None:
-    loads, division = at_random(seed, schedule, virtual)
+def test_the_program_lets_a_division_pass_where_its_ranks_have_room(
+    seed: int, schedule: str, virtual: int, many: int
+) -> None:
+    loads, division = at_random(seed, schedule, virtual, many)
     pieces = pieces_of(loads, 1.0)
     needed = pieces.over(division) + pieces.memory_limit
     assert not rules_out(replace(pieces, memory_limit=needed * 1.00001), division)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -44,8 +45,8 @@ def segments_of(pieces: ChainCosts, division: Division, stage: int) -> list[tupl
     return found
 
 
-def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of each stage's actions, and bytes of each moment, segment by segment."""
+def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of each stage's actions, bytes of each moment, and with nothing in flight, segment by segment."""
     p, m, last, spent = pieces, pieces.memory, pieces.stages - 1, np.zeros((5, pieces.stages))
     held = [segments_of(p, division, k) for k in range(p.stages)]
     for k, mine in enumerate(held):
@@ -60,41 +61,56 @@ def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndar
         spent[3, k] = p.messages_s[k, mine[0][0]] if k else 0.0
         spent[4, k] = p.messages_s[k + 1, held[k + 1][0][0]] if k < last else 0.0
     bytes_of = {"full": m.inputs, "part": m.selective, "": m.kept}
-    moments, emptied = [], []
+    moments, emptied = np.zeros((p.ranks, len(p.held_by_rank[0]))), []
     for rank in range(p.ranks):
         mine = range(rank, p.stages, p.ranks)
         here = [n for k in mine for n, _ in held[k]]
-        standing = sum(m.parameters[n] * m.state_share - m.elsewhere[n] * m.shard_share for n in here)
+        states = sum(m.parameters[n] * m.state_share - m.elsewhere[n] * m.shard_share for n in here)
         borders = [held[k][0][0] for k in mine if k] + [held[k + 1][0][0] for k in mine if k < last]
         buffers = m.messages * max(m.message[border] for border in borders)
-        stands = {"full": m.kept, "part": m.rebuilt, "": 0 * m.kept}
-        again = max(stands[kind][n] for k in mine for n, kind in held[k])
+        again_there = {"full": m.kept, "part": m.rebuilt, "": 0 * m.kept}
+        again = max(again_there[kind][n] for k in mine for n, kind in held[k])
         beside = max(m.working[here]) + max(m.gathered[here]) + again
-        for counts in p.rounds.held[rank]:
-            total = standing + buffers + beside
+        for number, counts in enumerate(p.rounds.held[rank]):
+            stands = p.rounds.standing[rank][number]
+            total = states + gradients_by_hand(p, held, mine, stands) + buffers + beside
             for count, k in zip(counts, mine, strict=True):
                 kept = sum(bytes_of[kind][n] for n, kind in held[k]) + max(m.constants[n] for n, _ in held[k])
                 total += count * (kept + (m.unkept[held[k][0][0]] if k else 0.0))
-            moments.append(total)
+            moments[rank, number] = total
         updating = sum(m.parameters[here] - m.elsewhere[here]) * m.update_share
-        emptied.append(standing + max(updating, max(m.alone[here])))
-    return spent, np.array([*moments, *emptied])
+        left = gradients_by_hand(p, held, mine, p.rounds.emptied)
+        emptied.append(states + left + max(updating, max(m.alone[here])))
+    return spent, moments, np.array(emptied)
 
 
-@pytest.mark.parametrize(("schedule", "virtual"), [*SCHEDULES, ("interleaved", 3)])
-def test_many_divisions_are_each_its_segments(schedule: str, virtual: int) -> None:
-    pieces, rng = chain(7, schedule, virtual, "auto", 12, 6), random.Random(0)
+def gradients_by_hand(
+    p: ChainCosts, held: list[list[tuple[int, str]]], mine: Sequence[int], standing: np.ndarray
+) -> float:
+    m, total = p.memory, 0.0
+    for state, k in zip(standing.tolist(), mine, strict=True):
+        for n, _ in held[k]:
+            total += m.parameters[n] * m.gradient_shares[state] - m.elsewhere[n] * m.sharded_gradients[state]
+    return total
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual", "many"), [*((*one, 6) for one in SCHEDULES), ("interleaved", 3, 6), ("interleaved", 3, 2)]
+)
+def test_many_divisions_are_each_its_segments(schedule: str, virtual: int, many: int) -> None:
+    pieces, rng = chain(7, schedule, virtual, "auto", 12, many, turns=True), random.Random(0)
     found = [at_random(pieces, rng) for _ in range(30)]
-    many = joined(found)
-    assert [many.one(number) for number in range(len(many))] == found
-    spent, moments, steps = pieces.all_durations_s(many), pieces.all_moments(many), pieces.all_steps_s(many)
-    ranks = pieces.before_recomputation(many)
-    running, emptied = ranks.recomputing(many.full, many.part), ranks.emptied
+    all_ = joined(found)
+    assert [all_.one(number) for number in range(len(all_))] == found
+    spent, steps = pieces.all_durations_s(all_), pieces.all_steps_s(all_)
+    ranks = pieces.before_recomputation(all_)
+    moments, most = ranks.moments(all_.full, all_.part), ranks.most(all_.full, all_.part)
     for number, division in enumerate(found):
-        spent_s, held = by_hand(pieces, division)
+        spent_s, held, emptied = by_hand(pieces, division)
         assert spent[number] == pytest.approx(spent_s)
-        assert moments[number] == pytest.approx(held)
-        assert max(running[number].max(), emptied[number].max()) == pytest.approx(held.max() - pieces.memory_limit)
+        assert moments[..., number] + pieces.memory_limit == pytest.approx(held)
+        assert ranks.emptied[number] + pieces.memory_limit == pytest.approx(emptied)
+        assert most[number] + pieces.memory_limit == pytest.approx(max(held.max(), emptied.max()))
         assert steps[number] == pieces.step_s(division)
 
 
@@ -152,7 +168,7 @@ def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None
     pieces = walled(chain(3, "interleaved", 2, "auto", 14, 6), 0.93)
     here = Divisions.of(pieces.pinned(even_stages(pieces)))
     found, beyond = fitting(pieces, here, pieces.before_recomputation(here), FULL if kind == "full" else PART)
-    assert beyond == pytest.approx(pieces.all_moments(found).max(axis=1) - pieces.memory_limit)
+    assert beyond == pytest.approx(pieces.most_excess(found))
     assert pieces.most_excess(here) > 0 >= pieces.most_excess(found)
     counts = getattr(found, kind)
     for stage in np.flatnonzero(counts[0]).tolist():

@@ -66,7 +66,7 @@ def least_bytes(operators: OperatorProblems, candidate: Candidate, training: Tra
     sizes, ways = operators.sizes, candidate.stage_devices * candidate.microbatches
     prices = operators.prices(tensor_mesh(candidate.mesh), candidate.schedule)
     data = data_axis(candidate, prices, optimizer_states(training))
-    share = least_share(data, optimizer_states(training))
+    share = least_share(data, optimizer_states(training), candidate)
     states = sizes.parameters * share + sizes.frozen * data.frozen_share(data.wide)
     states /= candidate.operator_ways * candidate.pp
     if is_interleaved(candidate.schedule):

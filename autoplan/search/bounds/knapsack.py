@@ -140,7 +140,7 @@ def ranks_of(
     chain, uses = loads.chain, Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
-    states = least_of_blocks(known, "owned") * least_share(loads.data, loads.states)
+    states = least_of_blocks(known, "owned") * least_share(loads.data, loads.states, loads.candidate)
     states = states + least_of_blocks(known, "frozen_owned")
     flight, prices = np.array(flights(loads), dtype=float), known.rates
     names = ("working", "parameters", "gathered_frozen", "inputs", "outputs")

@@ -2,8 +2,8 @@
 
 Stage k of v·d holds a run of segments and is on rank k mod d. What is to be chosen is a ``Division``: where each stage
 ends, and of its segments that may be recomputed how many are, in full and then selectively. ``ChainCosts`` answers for
-many divisions at once how long the schedule takes (``all_steps_s``) and what ranks need at each moment
-(``all_moments``, which is ``rank_memory``'s account).
+many divisions at once how long the schedule takes (``all_steps_s``) and by what ranks exceed the memory limit
+(``before_recomputation``, by ``rank_memory``'s account).
 """
 
 from __future__ import annotations
@@ -124,14 +124,8 @@ class ChainCosts:
     def key(self) -> Hashable:
         """Equal for pieces that are; their rounds are those of the schedule and the sizes."""
         parts = [getattr(self, f.name) for f in fields(self) if f.name not in ("memory", "rounds")]
-        parts += [getattr(self.memory, f.name) for f in fields(self.memory)]
+        parts += [getattr(self.memory, f.name) for f in fields(self.memory)] + [self.rounds.emptied]
         return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
-
-    @cached_property
-    def held_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """(rank of each row, [rows, v]): the microbatches in flight at the moments of all ranks."""
-        ranks = np.repeat(np.arange(self.ranks), [len(moments) for moments in self.rounds.held])
-        return ranks, np.concatenate(self.rounds.held)
 
     @cached_property
     def sums(self) -> dict[str, np.ndarray]:
@@ -188,26 +182,20 @@ class ChainCosts:
         """[…, v, d] of […, v·d]."""
         return of_stages.reshape(*of_stages.shape[:-1], self.virtual_stages, self.ranks)
 
-    def moments(self, division: Division) -> np.ndarray:
-        """[rows of ``held_rows``, and one more for each rank]: as ``all_moments`` of one division."""
-        return np.asarray(self.all_moments(Divisions.of(division))[0])
-
-    def all_moments(self, many: Divisions) -> np.ndarray:
-        """[many, rows of ``held_rows``, and one more for each rank, nothing in flight]: bytes that a device of the rank
-        needs then."""
-        each = self.memory.stages(many.ends[:, :-1], many.ends[:, 1:], many.full, many.part)
-        ranks, (rank, held) = each.by_rank(self.ranks), self.held_rows
-        flying = (held * self.by_rank(each.flight).swapaxes(1, 2)[:, rank]).sum(axis=2)
-        return np.concatenate([self.memory.running(ranks)[:, rank] + flying, self.memory.emptied(ranks)], axis=1)
-
     @cached_property
     def held_by_rank(self) -> np.ndarray:
-        """[d, moments, v]: the same rows of all ranks side by side."""
-        return padded(self.rounds.held)
+        """[d, moments, v]: the microbatches in flight at the moments of all ranks."""
+        return padded(self.rounds.held).astype(float)
+
+    @cached_property
+    def standing(self) -> tuple[np.ndarray, np.ndarray]:
+        """[d, moments, v], [d, 1, v]: what stands then of gradients, and with nothing in flight."""
+        emptied = self.rounds.emptied
+        return padded(self.rounds.standing), np.broadcast_to(emptied, (self.ranks, 1, len(emptied)))
 
     def before_recomputation(self, many: Divisions) -> RankExcess:
         """What ranks need of these stages, whatever they recompute."""
-        return RankExcess.of(self.memory, self.held_by_rank, many.ends, self.memory_limit)
+        return RankExcess.of(self.memory, self.held_by_rank, self.standing, many.ends, self.memory_limit)
 
     def most_excess(self, many: Divisions) -> np.ndarray:
         """[many]: bytes by which the fullest rank exceeds the limit."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autoplan.cost.interleaved import splits
+from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, in_one_round, splits
 from autoplan.cost.prices import Prices
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.search.inter_op.chain import Chain
@@ -32,16 +32,17 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
 
 def parameter_share(data: DataAxis, states: float) -> float:
     """Bytes of parameter, gradient and optimizer state that the device holds for each byte of parameter."""
-    gradients = data.gradient_share if data.prices.training else 0.0
-    return data.parameter_share + gradients + data.states_share(states)
+    return data.parameter_share + data.gradient_shares[SENDING] + data.states_share(states)
 
 
 def shard_share(data: DataAxis, states: float) -> float:
-    """Of these bytes those that ZeRO shards."""
-    shards = (data.sharded + data.prices.training) * data.shard_share
-    return shards + data.states_share(states) if data.zero else 0.0
+    """Of these bytes those that ZeRO shards, gradients aside."""
+    return data.sharded * data.shard_share + data.states_share(states) if data.zero else 0.0
 
 
-def least_share(data: DataAxis, states: float) -> float:
-    """No parameter takes fewer bytes for each of its own, be it dense or an expert."""
-    return parameter_share(data, states) - data.elsewhere * shard_share(data, states)
+def least_share(data: DataAxis, states: float, candidate: Candidate) -> float:
+    """No parameter takes fewer bytes for each of its own, be it dense or an expert, when most is in flight."""
+    turns = in_one_round(candidate.schedule, candidate.pp, candidate.microbatches)
+    standing = WAITING if turns else ACCUMULATING
+    whole = data.parameter_share + data.states_share(states) + data.gradient_shares[standing]
+    return whole - data.elsewhere * (shard_share(data, states) + data.sharded_gradients[standing])

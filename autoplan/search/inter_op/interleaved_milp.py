@@ -8,8 +8,8 @@ d[k,r] = q[k+1,r] - q[k,r] on it, of which a[k,r] are recomputed in full and b[k
     Σ_r q[k+1,r] ≥ Σ_r q[k,r] + 1               no stage is empty                               borders
     c[k,r] = 1 where q[k,r] = n_r;  q[k,r+1] ≤ n_{r+1}·c[k,r]      runs fill one after another  borders
     0 ≤ a ≤ b ≤ d, both filled from the front                                                   recompute
-    Σ_k (n_k·flight + states) + buffers + transients ≤ memory limit  each rank, each moment n     add_moment
-    Σ_k states + update ≤ memory limit                               each rank, nothing in flight add_emptied
+    Σ_k (n_k·flight + states + gradients) + buffers + transients ≤ memory limit   each rank and moment  add_moment
+    Σ_k (states + gradients) + update ≤ memory limit            each rank, with nothing in flight       add_emptied
 
 The step's time is the longest path through the actions, so with every path T is exact; with some it is a lower bound,
 and so is the dual bound of the solver. What a border costs, or a buffer on it, depends on the run behind it. Bytes are
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, splits
-from autoplan.search.inter_op.chain_costs import FULL, PART, ChainCosts, Division
+from autoplan.search.inter_op.chain_costs import FULL, PART, ChainCosts, Division, Divisions
 from autoplan.solver.arrays import ArrayProgram
 
 EMPTIED = -1  # the number of the moment at which nothing is in flight
@@ -78,7 +78,10 @@ class PartitionMilp:
         self.of["states"] = self.of["parameters"] * memory.state_share - self.of["elsewhere"] * memory.shard_share
         self.of["states"] += self.of["frozen"]
         self.of["updated"] = (self.of["parameters"] - self.of["elsewhere"]) * memory.update_share
+        shares = memory.gradient_shares[:, None], memory.sharded_gradients[:, None]
+        self.gradients = shares[0] * self.of["parameters"] - shares[1] * self.of["elsewhere"]
         self.tied, elsewhere, frozen = memory.shared_by(pieces.ranks)
+        self.tied_gradients = shares[0] * self.tied - shares[1] * elsewhere
         self.tied_states = self.tied * memory.state_share - elsewhere * memory.shard_share + frozen
         self.tied_updated = (self.tied - elsewhere) * memory.update_share
         self.step = self.lp.variables(0.0, np.inf)[None]
@@ -173,22 +176,23 @@ class PartitionMilp:
         found[0] = f[0] * self.of["forward_s"] + w[0] * (self.of["whole_s"] + again_s * self.of["repeated"])
         return np.asarray(found)
 
-    def add_moment(self, rank: int, held: np.ndarray) -> None:
-        """A rank's bytes at a moment, with so many microbatches in flight on each of its stages, are within the
-        limit."""
+    def add_moment(self, rank: int, number: int) -> None:
+        """A rank's bytes at a moment are within the limit."""
         p, unit, mine = self.pieces, 1.0 / self.pieces.memory_limit, self.of_rank(rank)
+        held, standing = p.rounds.held[rank][number], p.rounds.standing[rank][number]
         kept, inputs, part = (self.of[name] for name in ("kept", "inputs", "selective"))
         least = {FULL: inputs, PART: part}.get(p.recompute, kept)
         flight = np.where(self.of["repeated"] > 0, least, kept)
         counts = np.zeros(p.stages)
         counts[mine] = held
         k, r = self.cells
-        states = self.moved(-(self.of["states"] + counts[mine, None] * flight) * unit, mine)
+        each = self.of["states"] + self.gradients[standing] + counts[mine, None] * flight
+        tied = self.tied_states[rank] + self.tied_gradients[standing, rank].max()
         entered = [k for k in mine if k]
         constant, unkept = self.behind(-counts[entered, None] * self.of["unkept"] * unit, entered)
         constants = np.array([self.most("constants", [stage]) for stage in mine])
         self.lp.add(
-            1.0 + constant + self.tied_states[rank] * unit, states, unkept,
+            1.0 + constant + tied * unit, self.moved(-each * unit, mine), unkept,
             (np.array([self.message(mine)]), -float(p.memory.messages)),
             (self.a, counts[k] * (part - inputs)[r] * unit), (self.b, counts[k] * (kept - part)[r] * unit),
             (constants, -np.array(held, dtype=float)), (np.array(self.transients(mine)), -1.0),
@@ -197,11 +201,13 @@ class PartitionMilp:
     def add_emptied(self, rank: int) -> None:
         """A rank's bytes with nothing in flight are within the limit."""
         unit, mine = 1.0 / self.pieces.memory_limit, self.of_rank(rank)
-        held = (self.of["states"] + self.of["updated"], self.of["states"])
-        tied = (self.tied_states[rank] + self.tied_updated[rank], self.tied_states[rank])
+        standing = self.pieces.rounds.emptied
+        stands = self.of["states"] + self.gradients[standing]
+        again_too = self.tied_states[rank] + self.tied_gradients[standing, rank].max()
+        held, tied = (stands + self.of["updated"], stands), (again_too + self.tied_updated[rank], again_too)
         alone = ((np.zeros(0, dtype=int), 0.0), (np.array([self.most("alone", mine)]), -1.0))
         for each, again, beside in zip(held, tied, alone, strict=True):
-            self.lp.add(1.0 + again * unit, self.moved(-np.tile(each * unit, (len(mine), 1)), mine), beside)
+            self.lp.add(1.0 + again * unit, self.moved(-each * unit, mine), beside)
 
     def hold(self, most: int) -> None:
         """Puts the fullest moments of all ranks into the program, so many of each, and those with nothing in flight."""
@@ -211,12 +217,12 @@ class PartitionMilp:
 
     def hold_exceeded(self, division: Division) -> None:
         """Of each rank that a division overfills, the moment at which it does so most."""
-        p, (ranks, _), rows = self.pieces, self.pieces.held_rows, self.pieces.moments(division)
-        for rank in range(p.ranks):
-            own = rows[: len(ranks)][ranks == rank]
-            if own.max() > p.memory_limit:
+        many = Divisions.of(division)
+        excess = self.pieces.before_recomputation(many)
+        for rank, own in enumerate(excess.moments(many.full, many.part)[..., 0]):
+            if own.max() > 0:
                 self.hold_at(rank, int(own.argmax()))
-            if rows[len(ranks) + rank] > p.memory_limit:
+            if excess.emptied[0, rank] > 0:
                 self.hold_at(rank, EMPTIED)
 
     def hold_at(self, rank: int, number: int) -> None:
@@ -226,7 +232,7 @@ class PartitionMilp:
         if number == EMPTIED:
             self.add_emptied(rank)
         else:
-            self.add_moment(rank, self.pieces.rounds.held[rank][number])
+            self.add_moment(rank, number)
 
     def of_rank(self, rank: int) -> list[int]:
         return list(range(rank, self.pieces.stages, self.pieces.ranks))

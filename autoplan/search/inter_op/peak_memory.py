@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.cost.interleaved import is_interleaved
-from autoplan.cost.zero_costs import DataAxis
+from autoplan.cost.interleaved import ACCUMULATING, REDUCED, WAITING, is_interleaved
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.data_shares import gathered_bytes
 from autoplan.search.inter_op.stage_model import StageModel
@@ -65,13 +64,14 @@ def peaks_of(loads: StageModel, stages: Sequence[StageChoice], ranks: int) -> tu
 def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count: int) -> StageMemory:
     """Of the stages of one pipeline rank, of ``count`` in all."""
     data, account = loads.data, loads.memory_account
-    (need,), whole = loads.memory_of(stages, (loads.moments[rank],)), loads.needs(stages).by_rank(1)
+    (need,), each = loads.memory_of(stages, (rank,)), loads.needs(stages)
+    whole = each.by_rank(1)
     ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read
     ahead += halves_bytes(loads, stages, rank)
     parts = [stage_peaks(loads, stage, rank + k * loads.candidate.pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
         total, elsewhere = account.once(whole).item(), account.elsewhere_once(whole).item()
-        moments = [with_messages(moment, ahead) for moment in running(loads, stages, rank, parts, total, elsewhere)]
+        moments = [with_messages(moment, ahead) for moment in running(loads, stages, rank, parts)]
         alone, unit = (
             max(float(column[s.first : s.last].max()) for s in stages)
             for column in (loads.alone, loads.chain.parameters)
@@ -79,7 +79,7 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
         update = 0.0 if data.offloads else max((total - elsewhere) * account.update_share, alone)
         moments.append(Moment((total - elsewhere) * data.optimizer_share, 0.0, update))
         if data.zero:
-            gradients = total * data.gradient_share - elsewhere * data.shard_share
+            gradients = account.gradients_at(each, loads.emptied[None, None]).item()
             moments.append(Moment(gradients, 0.0, unit * data.prices.stored))
     else:
         moments = [Moment(0.0, ahead, max(part.forward for part in parts))]
@@ -139,19 +139,15 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
 
 
 def running(
-    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks], total: float,
-    elsewhere: float,
-) -> Iterator[Moment]:  # fmt: skip
-    """Moments of the forwards and backwards of one rank's stages.
-
-    total, elsewhere  bytes of their parameters, and of these what other ranks of the experts' axis have
-    """
-    standing = bucketed(loads, stages, total)
+    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks]
+) -> Iterator[Moment]:
+    """Moments of the forwards and backwards of one rank's stages."""
+    account, held_there = loads.memory_account, loads.needs(stages).by_rank(1)
+    standing = bucketed(loads, stages, account.once(held_there).item())
     if loads.candidate.schedule == "interleaved" and not standing:
-        yield from by_turns(loads, stages, rank, parts, total)
+        yield from by_turns(loads, stages, rank, parts)
         return
-    scattered = loads.data.shard_share if loads.data.zero and not is_late(loads.data) else 0.0
-    whole = total * accumulated_share(loads.data) - elsewhere * scattered
+    whole = account.gradients(held_there, ACCUMULATING).item()
     for held, acting, backwards in in_flight(loads, rank):
         mine = parts[acting]
         kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
@@ -159,20 +155,19 @@ def running(
         if backwards or standing:
             yield split(whole, kept, mine.later - mine.flight)
             continue
-        share = accumulated_share(loads.data) / loads.data.prices.stored
+        share = account.gradient_shares[ACCUMULATING] / loads.data.prices.stored
         yield from (split(grads * share, kept, rest - mine.flight) for grads, rest in mine.first)
 
 
 def by_turns(
-    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks], total: float
+    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks]
 ) -> Iterator[Moment]:
     """The same where a rank's stages take turns, action by action: a stage's gradients grow in its first backward, and
     are sent, so that their shards are left, in its last one. With few microbatches a stage is done with all of its
     backwards before the next begins, and no more than its own gradients stand."""
-    candidate, accumulated, left = loads.candidate, accumulated_share(loads.data), loads.data.gradient_share
-    left = left - accumulated if is_late(loads.data) else left
-    sizes = loads.needs(stages).parameters
-    own = (sizes * (total / sizes.sum())).tolist() if sizes.sum() else [0.0] * len(stages)
+    candidate, account, each = loads.candidate, loads.memory_account, loads.needs(stages)
+    own = [account.gradients(each, state).tolist() for state in (WAITING, REDUCED, ACCUMULATING)]
+    share = account.gradient_shares[ACCUMULATING] / loads.data.prices.stored
     held, done = [0] * len(stages), [0] * len(stages)
     order = actions(candidate.schedule, rank, candidate.pp, candidate.microbatches, candidate.virtual_stages)
     for stage, kind, _ in order:
@@ -180,29 +175,17 @@ def by_turns(
         mine, every = parts[acting], candidate.microbatches
         held[acting] += kind == "F"
         kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
-        shares = [0.0 if not n else left if n == every else accumulated for n in done]
-        standing = sum(share * size for share, size in zip(shares, own, strict=True))
+        states = (WAITING if not n else REDUCED if n == every else ACCUMULATING for n in done)
+        standing = sum(own[state][k] for k, state in enumerate(states))
         if kind == "F":
             yield split(standing, kept, mine.forward - mine.flight)
             continue
         if done[acting]:
             yield split(standing, kept, mine.later - mine.flight)
         else:
-            share = accumulated / loads.data.prices.stored
             yield from (split(standing + grads * share, kept, rest - mine.flight) for grads, rest in mine.first)
         done[acting] += 1
         held[acting] -= 1
-
-
-def accumulated_share(data: DataAxis) -> float:
-    """Bytes of gradients between microbatches, per byte of parameters: where they are scattered once a step their
-    shards come after that."""
-    return data.gradient_share - (data.shard_share if is_late(data) else 0.0)
-
-
-def is_late(data: DataAxis) -> bool:
-    """Whether gradients are scattered once a step."""
-    return data.sharded and not data.scatters_each
 
 
 def split(gradients: float, kept: float, more: float) -> Moment:

@@ -2,7 +2,9 @@
 
 A stage is a run of segments of which some are recomputed. Its rank needs for it, all in bytes of one device,
 
-    states      parameters, gradients and the optimizer's state, between microbatches
+    states      parameters and the optimizer's state, between microbatches
+    gradients   what stands of them at a moment (``cost.interleaved``): all, or of stages that go back in turn those of
+                one, and of those before it what the optimizer reads
     buffers     a rank's messages, as many of the largest as it has at once: one that is read, one that comes for the
                 next action, those on their way to other ranks
     flight      for each microbatch in flight: what the backward reads, the constants, and the message that entered
@@ -13,7 +15,8 @@ A stage is a run of segments of which some are recomputed. Its rank needs for it
 
 A rank with stages k, of which n_k microbatches are in flight at a moment, needs then, and between two steps,
 
-    running  =  Σ_k (states + n_k·flight) + buffers + transients          emptied  =  Σ_k states + update
+    running  =  Σ_k (states + gradients + n_k·flight) + buffers + transients
+    emptied  =  Σ_k (states + gradients) + update
 
 Partition, interleaved search, the rows of its integer program and the memory of a finished candidate all derive from
 ``SegmentBytes``. What stands at once at the busiest moment is less (``peak_memory``): that is what a plan predicts.
@@ -98,6 +101,8 @@ class SegmentBytes:
     messages            that a rank has at once
     state_share, update_share  bytes of states, and of what the optimizer makes at once, per byte of parameters
     shard_share         of the first, what ZeRO shards: there is none of it of what is elsewhere
+    gradient_shares     bytes of gradients per byte of parameters, by what stands of them
+    sharded_gradients   of these what ZeRO shards
     """
 
     parameters: np.ndarray
@@ -121,6 +126,8 @@ class SegmentBytes:
     state_share: float
     update_share: float
     shard_share: float
+    gradient_shares: np.ndarray
+    sharded_gradients: np.ndarray
 
     def __len__(self) -> int:
         return len(self.parameters)
@@ -193,16 +200,35 @@ class SegmentBytes:
         return without_ties(held.frozen, held, self.ties_frozen)
 
     def states(self, held: StageBytes) -> np.ndarray:
-        """Bytes of parameters, gradients and the optimizer's state."""
+        """Bytes of parameters and the optimizer's state."""
         trained = self.once(held) * self.state_share - self.elsewhere_once(held) * self.shard_share
         return trained + self.frozen_once(held)
 
+    def gradients(self, held: StageBytes, standing: int) -> np.ndarray:
+        """Bytes of gradients, of which so much stands."""
+        elsewhere = self.elsewhere_once(held) * self.sharded_gradients[standing]
+        return self.once(held) * self.gradient_shares[standing] - elsewhere
+
+    def gradients_at(self, each: StageBytes, standing: np.ndarray) -> np.ndarray:
+        """[ranks, moments, many] of stages [many, v·d], or of one such row; where all is alike of one moment.
+
+        standing  [ranks, moments, v]
+        """
+        ranks, _, count = standing.shape
+        if (standing == standing[0, 0, 0]).all():  # a parameter that several stages of a rank read has one gradient
+            whole = self.gradients(each.by_rank(ranks), int(standing[0, 0, 0]))
+            return whole.reshape(-1, 1, ranks).T
+        once, elsewhere = (
+            part.reshape(-1, count, ranks).T for part in (self.once(each), self.elsewhere_once(each))
+        )
+        return np.asarray(self.gradient_shares[standing] @ once - self.sharded_gradients[standing] @ elsewhere)
+
     def running(self, held: StageBytes) -> np.ndarray:
-        """Bytes of each stage or rank while the schedule runs, beside what is in flight."""
+        """Bytes of each stage or rank while the schedule runs, beside gradients and what is in flight."""
         return self.states(held) + held.buffers + held.transients
 
     def emptied(self, held: StageBytes) -> np.ndarray:
-        """Bytes of each stage or rank with nothing in flight."""
+        """Bytes of each stage or rank with nothing in flight, beside gradients."""
         return self.states(held) + self.update(held)
 
     def update(self, held: StageBytes) -> np.ndarray:

@@ -10,12 +10,13 @@ import numpy as np
 
 from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
-from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved
+from autoplan.cost.interleaved import ACCUMULATING, SENDING, InterleavedSchedule
 from autoplan.cost.step import held_microbatches, receives_ahead, update_s
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
-from autoplan.search.inter_op.data_shares import gathered_bytes, parameter_share, shard_share
+from autoplan.search.inter_op.data_shares import gathered_bytes, shard_share
+from autoplan.search.inter_op.rank_excess import padded
 from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, Summed, prefix
 from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
 from autoplan.search.space.candidates import Candidate
@@ -63,11 +64,20 @@ class StageModel:
     @cached_property
     def moments(self) -> tuple[np.ndarray, ...]:
         """For each pipeline rank [moments, stages on it]: microbatches in flight of each, when most are."""
-        if is_interleaved(self.candidate.schedule):
-            assert self.rounds is not None
+        if self.rounds:
             return self.rounds.held
         held = held_microbatches(self.candidate.schedule, self.candidate.pp, self.candidate.microbatches)
         return tuple(np.array([[most]]) for most in held)
+
+    @cached_property
+    def standing(self) -> tuple[np.ndarray, ...]:
+        """The same of what then stands of gradients."""
+        return self.rounds.standing if self.rounds else tuple(np.full_like(rows, ACCUMULATING) for rows in self.moments)
+
+    @cached_property
+    def emptied(self) -> np.ndarray:
+        """[stages on a rank]: what stands of them with nothing in flight."""
+        return self.rounds.emptied if self.rounds else np.array([SENDING])
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
@@ -101,9 +111,11 @@ class StageModel:
             ties_frozen=(*[0.0] * len(ties), *chain.held_frozen.shared_out(data.frozen_share)[1]),
             messages=2
             + most_sending(candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages),
-            state_share=parameter_share(data, self.states),
+            state_share=data.parameter_share + data.states_share(self.states),
             update_share=float(self.updates(1.0, 0.0)),
             shard_share=shard_share(data, self.states),
+            gradient_shares=np.array(data.gradient_shares),
+            sharded_gradients=np.array(data.sharded_gradients),
         )
 
     @cached_property
@@ -131,8 +143,10 @@ class StageModel:
         total = prefix(self.chain.forward_s + self.chain.backward_s)
         count = account.index[None, :] - account.index[:, None]
         begin = np.broadcast_to(account.index[:, None], count.shape)
-        possible = np.triu(self.within_host(memory_limit) & (account.emptied(self.runs) <= memory_limit), 1)
-        over = account.running(self.runs) + flight * self.runs.flight - memory_limit
+        emptied = account.emptied(self.runs) + account.gradients(self.runs, SENDING)
+        possible = np.triu(self.within_host(memory_limit) & (emptied <= memory_limit), 1)
+        held = account.gradients(self.runs, ACCUMULATING) + flight * self.runs.flight
+        over = account.running(self.runs) + held - memory_limit
         mix = self.pinned_mix(begin, np.maximum(count, 0))
         mix.seconds[over > 0] = np.inf
         if self.candidate.recompute == "auto":
@@ -203,36 +217,36 @@ class StageModel:
 
     def memory(self, stage: int, at: Interval, recompute: int, selective: int = 0) -> StageMemory:
         """What one device of a pipeline rank with one stage needs."""
-        return self.memory_of((StageChoice(*at, recompute, selective),), (self.moments[stage],))[0]
+        return self.memory_of((StageChoice(*at, recompute, selective),), (stage,))[0]
 
-    def memory_of(
-        self, stages: Sequence[StageChoice], moments: Sequence[np.ndarray] | None = None
-    ) -> tuple[StageMemory, ...]:
-        """What one device of each pipeline rank needs: at the moment with most in flight, and beside that the
-        transients, or as much of what it takes with nothing in flight as is more.
+    def memory_of(self, stages: Sequence[StageChoice], dealt: Sequence[int] | None = None) -> tuple[StageMemory, ...]:
+        """What one device of each pipeline rank needs: at its fullest moment, and beside that the transients, or as
+        much of what it takes with nothing in flight as is more.
 
-        moments  of ranks among which the stages are dealt; None: of all
+        dealt  the ranks among which the stages are; None: all
         """
-        account, data, moments = self.memory_account, self.data, self.moments if moments is None else moments
-        each = self.needs(stages)
-        ranks, hosted = each.by_rank(len(moments)), np.array([self.hosted_bytes(stage) for stage in stages])
-        flying, with_host = (
-            np.array([(rows @ held[rank :: len(moments)]).max() for rank, rows in enumerate(moments)])
-            for held in (each.flight, hosted)
-        )
+        account, data, dealt = self.memory_account, self.data, range(self.candidate.pp) if dealt is None else dealt
+        each, count = self.needs(stages), len(dealt)
+        ranks, hosted = each.by_rank(count), np.array([self.hosted_bytes(stage) for stage in stages])
+        held, standing = (padded([rows[rank] for rank in dealt]) for rows in (self.moments, self.standing))
+        flights, hosts = ((held @ part.reshape(-1, count).T[..., None])[..., 0] for part in (each.flight, hosted))
+        gradients = np.broadcast_to(account.gradients_at(each, standing)[..., 0], flights.shape)
+        fullest, places = (flights + gradients).argmax(axis=1), np.arange(count)
+        flying, stands, with_host = flights[places, fullest], gradients[places, fullest], hosts.max(axis=1)
+        emptied = account.gradients_at(each, np.broadcast_to(self.emptied, (count, 1, len(self.emptied))))[:, 0, 0]
+        after = account.update(ranks) + emptied - stands - flying - ranks.buffers
         parameters, elsewhere, frozen = account.once(ranks), account.elsewhere_once(ranks), account.frozen_once(ranks)
-        by_rank = [sum(self.frozen_hosted[s.first : s.last].sum() for s in stages[r :: len(moments)])
-                   for r in range(len(moments))]  # fmt: skip
-        shards, sharded = parameters - elsewhere, data.shard_share if data.sharded else 0.0
+        frozen_hosted = [sum(self.frozen_hosted[s.first : s.last].sum() for s in stages[r::count]) for r in places]
+        shards = parameters - elsewhere
         return tuple(
             StageMemory(*map(round, row))
             for row in zip(
-                (parameters * data.parameter_share - elsewhere * sharded + frozen).tolist(),
-                ((parameters * data.gradient_share - elsewhere * data.shard_share) * data.prices.training).tolist(),
+                (parameters * data.parameter_share - elsewhere * data.sharded * data.shard_share + frozen).tolist(),
+                stands.tolist(),
                 (shards * data.states_share(self.states)).tolist(),
                 (flying + ranks.buffers).tolist(),
-                np.maximum(ranks.transients, account.update(ranks) - flying - ranks.buffers).tolist(),
-                (shards * data.host_share(self.states) + with_host + np.array(by_rank)).tolist(),
+                np.maximum(ranks.transients, after).tolist(),
+                (shards * data.host_share(self.states) + with_host + np.array(frozen_hosted)).tolist(),
                 strict=True,
             )
         )
