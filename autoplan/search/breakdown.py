@@ -97,7 +97,7 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
                 yield moved.step.axis, m * cheap * (moved.forward_s - moved.hidden_again_s)
                 if loads.data.prices.training:
                     yield moved.step.axis, m * (moved.backward_s - moved.hidden_backward_s)
-        yield loads.data.axis, m * loads.exposed_s(at)
+        yield loads.data.axis, m * (loads.exposed_s(at) + sum(loads.chain.gathered_late_s(at)))
         yield "pp", sum(found.timeline.waits_s[max(k - 1, 0) : k + 1]) / 2  # as much on either side of a border
 
 

@@ -369,12 +369,13 @@ def finish(
 
 def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArguments:
     """What ``cost.timeline`` and ``cost.step.timeline_runs`` ask of a chain that is cut."""
-    candidate = loads.candidate
+    candidate, runs = loads.candidate, [(s.first, s.last) for s in stages]
     backward_s, weights_s = backwards_of(loads, stages)
+    late_s = [loads.at(k).chain.gathered_late_s(at) for k, at in enumerate(runs)]
     return (
         candidate.schedule,
-        [loads.at(k).forward_s((s.first, s.last)) for k, s in enumerate(stages)],
-        backward_s,
+        [loads.at(k).forward_s(at) + late_s[k][0] for k, at in enumerate(runs)],
+        [seconds + late_s[k][1] for k, seconds in enumerate(backward_s)],
         [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
         candidate.microbatches,
         sharing_of(loads.data.prices.topology.device, candidate.pp, candidate.stage_devices),

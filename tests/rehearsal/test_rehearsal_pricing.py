@@ -17,7 +17,7 @@ from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.calls import WHOLE
 from autoplan.rehearsal.pricing.priced_operators import operator_account, places_of
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
-from autoplan.rehearsal.pricing.seconds import copied_once, prices_of, seconds_of
+from autoplan.rehearsal.pricing.seconds import copied_once_s, copied_s, prices_of, seconds_of
 from autoplan.rehearsal.records import Call, RankTrace
 from tests.support.rehearsed_llama import TRAINING, Rehearsed, rehearsed
 
@@ -97,7 +97,7 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         seconds, stages, loads = seconds_of(plan, trace, found.program), plan.found.stages, plan.found.loads
         mine = [(stages[k], (stages[k].first, stages[k].last)) for k in trace.stages]
         forward_s, backward_s, update_s = (spent_s(trace, seconds, part) for part in ("forward", "backward", "update"))
-        assert update_s + copied_s(plan, trace, seconds) == pytest.approx(sum(loads.once_s(at)[3] for _, at in mine))
+        assert update_s + once_copied_s(plan, trace, seconds) == pytest.approx(sum(loads.once_s(at)[3] for _, at in mine))
         if plan.found.candidate.zero:  # gathers and scatters stand beside, of which the plan hides a part
             assert sum(seconds) > sum(loads.forward_s(at) - loads.exposed_s(at) for _, at in mine)
             continue
@@ -119,10 +119,12 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
             assert sum(seconds) == pytest.approx(plan.found.step_s + slowed_s + (1 + slowdown) * once_s)
 
 
-def copied_s(plan: PlanPrices, trace: RankTrace, seconds: Sequence[float]) -> float:
-    """What fully_shard's copies once a step take, wherever they are made."""
-    names = [name for _, copies in copied_once(plan.share(trace)) for name in copies]
-    return sum(seconds[c.number] for c in trace.calls if c.name in names and c.during != "update")
+def once_copied_s(plan: PlanPrices, trace: RankTrace, seconds: Sequence[float]) -> float:
+    """What fully_shard's copies take, wherever they are made, beside those of each microbatch."""
+    share = plan.share(trace)
+    copies = copied_s(share)
+    each_s = sum(copies.values()) - sum(copied_once_s(share))
+    return sum(seconds[c.number] for c in trace.calls if c.name in copies and c.during != "update") - each_s
 
 
 def spent_s(trace: RankTrace, seconds: Sequence[float], phase: str) -> float:
@@ -184,7 +186,7 @@ def test_whole_matrices_are_gathered_around_their_update_at_a_price(tmp_path: Pa
     waited = {number for call in trace.calls if call.kind == "wait" for number in call.of}
     assert {c.number for c in trace.calls if c.kind == "collective" and c.during == "update"} <= waited
     seconds = seconds_of(plan, trace, found.program)
-    spent = sum(seconds[c.number] for c in trace.calls if c.during == "update") + copied_s(plan, trace, seconds)
+    spent = sum(seconds[c.number] for c in trace.calls if c.during == "update") + once_copied_s(plan, trace, seconds)
     assert spent == pytest.approx(sum(plan.share(trace).loads.once_s(at)[3] for at in plan.share(trace).intervals))
 
 

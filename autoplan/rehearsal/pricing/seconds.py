@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import starmap
 
 from autoplan.cost.step import straggling
+from autoplan.cost.zero_costs import Held
 from autoplan.rehearsal.pricing.balance import balance
 from autoplan.rehearsal.pricing.calls import crossing_s
 from autoplan.rehearsal.pricing.priced_operators import BACKWARD, FORWARD, LAUNCHED, Launched, launched, places_of
@@ -22,8 +23,9 @@ from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.inter_op.chain_costs import divided_backward
 
 UPDATE = "update"
-GATHERED_COPIES = ("aten._foreach_copy_", "fsdp.split_with_sizes_copy")
-SCATTERED_COPIES = ("fsdp.chunk_cat",)
+GATHERED_COPIES, SCATTERED_COPIES = "fsdp.split_with_sizes_copy", "fsdp.chunk_cat"
+COPIED_IN = "aten._foreach_copy_"
+"""A shard into the buffer that is gathered, on a stream of its own: it has no price."""
 
 Pool = tuple[int, str]
 """A block's number, and FORWARD or BACKWARD: what is recomputed is part of the backward."""
@@ -49,20 +51,20 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
         found[number] = seconds
     beside = beside_collectives(trace, found)
     own: dict[int, list[Launched]] = {number: [] for number in share.stages}
-    copied = copied_once(share)
+    copied = copied_s(share)
     for each in launched(trace, places_of(program, plan.lowered)):
-        if not any(each.call.name in names for _, names in copied):
+        if not (share.loads.data.sharded and each.call.name in (COPIED_IN, *copied)):
             own[stage_of(share, each.call)].append(each)
     for number, calls in own.items():
         spread_over_stage(found, replace(share, stages=(number,)), calls, beside)
     for number in own:
         for phase, more_s in slowed_once(replace(share, stages=(number,))).items():
             lengthen(found, more_s, slowed_calls(share, number, phase, own))
-    for total_s, names in copied:
-        copies = [call for call in trace.calls if call.name in names and call.during != UPDATE]
+    for name, total_s in copied.items():
+        copies = [call for call in trace.calls if call.name == name and call.during != UPDATE]
         spread(found, total_s, copies, [call.moved for call in copies])
     updates = [c for c in trace.calls if c.during == UPDATE and (c.kind in LAUNCHED or found[c.number])]
-    left_s = update_s(share) - sum(total_s for total_s, _ in copied)
+    left_s = update_s(share) - sum(copied_once_s(share))
     spread(found, left_s, updates, [found[c.number] or roofline_s(share, c) for c in updates])
     topology = share.prices.topology
     factor = straggling(topology.devices // topology.levels[0].size, topology.device)
@@ -114,8 +116,8 @@ def slowed_calls(share: RankShare, number: int, phase: str, own: Mapping[int, Se
 
 
 def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
-    """What the plan says that the operators of each block take in one step, collectives and what they leave exposed
-    aside."""
+    """What the plan says that the operators of each block take in one step, collectives, what they leave exposed, and
+    fully_shard's copies aside."""
     loads, m, lowered = share.loads, share.microbatches, share.plan.lowered
     chain, data = loads.chain, loads.data
     totals: dict[Pool, float] = defaultdict(float)
@@ -127,23 +129,35 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             block = lowered.segments[segment].block
             price = share.blocks[block]
             held = (price.parameters, price.frozen)
-            exposed_s, alone_s = (data.exposed_forward_s(beside_s, *held) for beside_s in (price.forward_s, 0.0))
-            apart_s = open_s(share, price, backward=False) + exposed_s - slowed_s(share, alone_s - exposed_s)
-            ahead_s = float(chain.forward_s[segment]) - apart_s
+            ahead, back = (gathered_beside(share, at, segment + step * data.piped) for step in (1, -1))
+            exposed_s = data.exposed_forward_s(price.forward_s, *held)
+            hidden_s = data.exposed_forward_s(0.0, *ahead) - data.exposed_forward_s(price.forward_s, *ahead)
+            apart_s = open_s(share, price, backward=False) + exposed_s - slowed_s(share, hidden_s)
+            last = segment == len(chain) - 1 and not chain.repeated[-1]
+            copies_s = data.copies_s(*(float(sum(part.values())) for part in held), last)
+            ahead_s = float(chain.forward_s[segment]) - apart_s - copies_s[0]
             totals[block, FORWARD] += m * ahead_s
             if not share.prices.training:
                 continue
-            last = segment == len(chain) - 1 and not chain.repeated[-1]
-            each_s = (price.backward_s, 0.0)
-            exposed_s, alone_s = (data.exposed_backward_s(beside_s, *held, last) for beside_s in each_s)
-            apart_s = open_s(share, price, backward=True) + exposed_s - slowed_s(share, alone_s - exposed_s)
-            back_s = float(backward_s[segment]) - apart_s
+            exposed_s = data.exposed_backward_s(price.backward_s, *held, last)
+            hidden_s = data.exposed_backward_s(0.0, *back, last) - data.exposed_backward_s(price.backward_s, *back, last)
+            apart_s = open_s(share, price, backward=True) + exposed_s - slowed_s(share, hidden_s)
+            back_s = float(backward_s[segment]) - apart_s - copies_s[1]
             again = [moved for moved in price.moves if moved.again and not share.hosts]
             gathers_s = sum(crossing_s(share.prices, moved, backward=False) for moved in again)
             gathers_s -= (1 + share.prices.device.overlap_slowdown) * sum(moved.hidden_again_s for moved in again)
             partly_s = (float(chain.again_s[segment]) - gathers_s) * bool(part[place])
             totals[block, BACKWARD] += m * (back_s + (ahead_s if full[place] else partly_s))
     return totals
+
+
+def gathered_beside(share: RankShare, at: tuple[int, int], segment: int) -> tuple[Held, Held]:
+    """Parameters of a segment, trained and frozen, that ZeRO gathers while the one next to it computes: none where a
+    stage hasn't it. Without a pipeline each counts as gathered under its own segment."""
+    if segment not in range(*at):
+        return {}, {}
+    price = share.blocks[share.plan.lowered.segments[segment].block]
+    return price.parameters, price.frozen
 
 
 def slowed_by_moves(share: RankShare) -> Mapping[Pool, float]:
@@ -200,11 +214,23 @@ def open_s(share: RankShare, price: BlockCost, *, backward: bool) -> float:
     return sum(crossing_s(share.prices, m, backward=backward) for m in price.moves) - (1 + slowdown) * hidden_s
 
 
-def copied_once(share: RankShare) -> list[tuple[float, tuple[str, ...]]]:
-    """Of these copies fully_shard's, with its operators: of what is gathered, of what is scattered."""
-    data, size = share.loads.data, sum(map(share.loads.parameter_bytes, share.intervals))
-    found = zip(data.sharded_copies_once_s(size), (GATHERED_COPIES, SCATTERED_COPIES), strict=True)
-    return [(seconds, names) for seconds, names in found if seconds]
+def copied_once_s(share: RankShare) -> tuple[float, float]:
+    """Of these copies fully_shard's: of what is gathered, of what is scattered."""
+    return share.loads.data.sharded_copies_once_s(sum(map(share.loads.parameter_bytes, share.intervals)))
+
+
+def copied_s(share: RankShare) -> Mapping[str, float]:
+    """Seconds of fully_shard's copies in a step by its operator: those once a step, and in each microbatch."""
+    data, chain = share.loads.data, share.loads.chain
+    gathered_s, scattered_s = copied_once_s(share)
+    for segment in (n for at in share.intervals for n in range(*at)):
+        size = float(chain.parameters[segment])
+        last = segment == len(chain) - 1 and not chain.repeated[-1]
+        ahead_s, back_s = data.copies_s(size, float(chain.gathered_frozen[segment]), last)
+        added_s = data.scattered_copy_s(size) if data.scatters_each else 0.0
+        gathered_s += share.microbatches * (ahead_s + back_s - added_s)
+        scattered_s += share.microbatches * added_s
+    return {name: s for name, s in ((GATHERED_COPIES, gathered_s), (SCATTERED_COPIES, scattered_s)) if s}
 
 
 def update_s(share: RankShare) -> float:

@@ -34,7 +34,10 @@ class Chain:
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
     selective_inputs, selective_backward, selective_adding   bytes of such a segment at its moments, as in ``Live``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
-    exposed_s    what ZeRO's collectives add to forward and backward together
+    exposed_s    what ZeRO's collectives add to forward and backward together, each gather under its own segment
+    opens_s, follows_s       of a pipeline how much more the gather leaves exposed under nothing, as a stage's first one
+                 runs, and under the segment before it
+    opens_back_s, follows_back_s   the same backward
     halves       of ``kept``, what a split backward makes in its first half and keeps for the second
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
     held         trained parameters by segment
@@ -63,6 +66,10 @@ class Chain:
     selective_adding: np.ndarray
     again_s: np.ndarray
     exposed_s: np.ndarray
+    opens_s: np.ndarray
+    follows_s: np.ndarray
+    opens_back_s: np.ndarray
+    follows_back_s: np.ndarray
     halves: np.ndarray
     kept_inputs: np.ndarray
     live_forward: np.ndarray
@@ -87,6 +94,12 @@ class Chain:
     def alike(self, at: tuple[int, int]) -> Hashable:
         """The same for runs of segments for which the same happens once a step."""
         return at if self.shares else self.weighing[slice(*at)].tobytes()
+
+    def gathered_late_s(self, at: tuple[int, int]) -> tuple[float, float]:
+        """What ZeRO's gathers add to a stage's (forward, backward) beyond what its segments are counted with."""
+        first, last = at
+        back_s = self.opens_back_s[last - 1] + self.follows_back_s[first : last - 1].sum()
+        return float(self.opens_s[first] + self.follows_s[first + 1 : last].sum()), float(back_s)
 
     @cached_property
     def onces(self) -> dict[Hashable, tuple[float, float, float, float]]:
@@ -157,6 +170,7 @@ def chain_of(
         selective_adding=along(b.selective.live.adding for b in blocks),
         again_s=along(b.selective.again_s for b in blocks),
         exposed_s=along(waits_f) + along(waits_b),
+        **late_gathers(order, blocks, data),
         kept_inputs=along(b.live.kept_inputs for b in blocks),
         live_forward=along(b.live.forward for b in blocks),
         live_backward=along(b.live.backward for b in blocks),
@@ -169,6 +183,31 @@ def chain_of(
 def parameters_of(blocks: Sequence[BlockCost]) -> tuple[list[dict[tuple[str, ...], int]], ...]:
     """(trained ones, the others), of each block."""
     return [block.parameters for block in blocks], [block.frozen for block in blocks]
+
+
+def late_gathers(order: Sequence[int], blocks: Sequence[BlockCost], data: DataAxis) -> dict[str, np.ndarray]:
+    """``opens_s`` to ``follows_back_s`` of a chain of these blocks. A rank turns from one stage's forward to another's
+    backward with nothing gathered ahead, for each microbatch; without a pipeline that is once each way, and left out.
+    """
+    found = {name: np.zeros(len(order)) for name in ("opens_s", "follows_s", "opens_back_s", "follows_back_s")}
+    if data.zero < 3 or not data.piped:
+        return found
+    known: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def more_s(block: int, under: int) -> tuple[float, float]:
+        """Of a block's gathers under another block, or under none (-1)."""
+        if (block, under) not in known:
+            own, held = blocks[block], (blocks[block].parameters, blocks[block].frozen)
+            beside = (blocks[under].forward_s, blocks[under].backward_s) if under >= 0 else (0.0, 0.0)
+            ahead_s = data.exposed_forward_s(beside[0], *held) - data.exposed_forward_s(own.forward_s, *held)
+            back_s = data.exposed_backward_s(beside[1], *held) - data.exposed_backward_s(own.backward_s, *held)
+            known[block, under] = (ahead_s, back_s if data.prices.training else 0.0)
+        return known[block, under]
+
+    for n, (before, block, behind) in enumerate(zip([-1, *order], order, [*order[1:], -1], strict=False)):
+        found["opens_s"][n], found["opens_back_s"][n] = more_s(block, -1)
+        found["follows_s"][n], found["follows_back_s"][n] = more_s(block, before)[0], more_s(block, behind)[1]
+    return found
 
 
 def held_by(model: Model, blocks: Sequence[BlockCost]) -> tuple[HeldParameters, HeldParameters]:
