@@ -189,6 +189,15 @@ def may_run_again(step: Step, walk: Walk) -> bool:
     return is_cheap(step.operator, strategy, walk.mesh)
 
 
+def compiled_again(step: Step, strategies: Mapping[str, Strategy], mesh: Mesh) -> bool:
+    """The same of a compiled segment, which keeps what any collective but a gather gives
+    (``runtime.memory.selective``)."""
+    if step.operator is not None:
+        return is_cheap(step.operator, strategies[step.operator.node.name], mesh)
+    assert step.hop is not None
+    return all(each.forward in ("", "all-gather") for each in step.hop.steps or ())
+
+
 def keeps_beside(step: Step) -> bool:
     """Whether it is a mixture that keeps something for its backward."""
     return step.operator is not None and is_mixture(step.operator) and step.operator.result_carries
@@ -246,8 +255,7 @@ def selective_of_values(
     sizes = {n: layout_bytes(types[at[0]], at[1], mesh) for at, n in number.items() if at[0] not in constant}
     made = {}
     for step in steps:
-        cheap = step.operator is None or is_cheap(step.operator, strategies[step.operator.node.name], mesh)
-        if cheap and step.makes[0] not in constant:
+        if compiled_again(step, strategies, mesh) and step.makes[0] not in constant:
             reads = tuple(number[at] for at in step.reads)
             made[number[step.makes]] = Made(step.makes, reads, step_seconds(step, block, prices, alone_s))
     saved = tuple(n for at, n in number.items() if at in values)
