@@ -97,7 +97,8 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         seconds, stages, loads = seconds_of(plan, trace, found.program), plan.found.stages, plan.found.loads
         mine = [(stages[k], (stages[k].first, stages[k].last)) for k in trace.stages]
         forward_s, backward_s, update_s = (spent_s(trace, seconds, part) for part in ("forward", "backward", "update"))
-        assert update_s + once_copied_s(plan, trace, seconds) == pytest.approx(sum(loads.once_s(at)[3] for _, at in mine))
+        local_s = sum(loads.once_s(at)[3] for _, at in mine)
+        assert update_s + once_copied_s(plan, trace, seconds) == pytest.approx(local_s)
         if plan.found.candidate.zero:  # gathers and scatters stand beside, of which the plan hides a part
             assert sum(seconds) > sum(loads.forward_s(at) - loads.exposed_s(at) for _, at in mine)
             continue

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from autoplan.cost.interleaved import ACCUMULATING, WAITING
 from autoplan.search.budget import FAST
 from autoplan.search.evaluate import Evaluator
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages
@@ -91,6 +92,7 @@ def gradients_by_hand(
     for state, k in zip(standing.tolist(), mine, strict=True):
         for n, _ in held[k]:
             total += m.parameters[n] * m.gradient_shares[state] - m.elsewhere[n] * m.sharded_gradients[state]
+            total += m.bucketed[n] * (state in (WAITING, ACCUMULATING))
     return total
 
 

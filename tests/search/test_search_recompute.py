@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import DataAxis, Prices
-from autoplan.ir.choice import tensor_mesh
+from autoplan.ir.choice import Hop, tensor_mesh
+from autoplan.ir.layout import Layout, R, S
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed_program import Collective
+from autoplan.search.block_cost.live_forward import Step
+from autoplan.search.block_cost.selective import compiled_again
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.recomputation import savings
@@ -136,3 +141,15 @@ def test_a_full_segment_spares_several_selective_ones() -> None:
     columns = (np.full(12, 51.0), np.ones(12), np.full(12, 42.0), np.full(12, 51.0), np.full(12, 5.0), np.ones(12))
     mix = savings(*columns).cheapest(np.array([0]), np.array([12]), np.array([49.0]), 1)
     assert (int(mix.full[0]), int(mix.selective[0]), float(mix.seconds[0])) == (2, 0, 10.0)
+
+
+def test_a_compiled_segment_gathers_again_and_exchanges_nothing_again() -> None:
+    """It keeps what other collectives give (``runtime.memory.selective``), in whatever step of a redistribution."""
+    mesh = Mesh.of(tp=2)
+    whole, part = Layout.of(2, {"tp": R}, mesh), Layout.of(2, {"tp": S(0)}, mesh)
+    gather = Collective("all_gather", ("tp",), (0,), "all-gather", "reduce-scatter", 8, 8)
+    exchange = Collective("all_to_all", ("tp",), (0, 1), "all-to-all", "all-to-all", 8, 8)
+    cut = Collective("shard", ("tp",), (0,), "", "", 0, 0)
+    for steps, again in (((gather,), True), ((cut, gather), True), ((exchange,), False), ((exchange, gather), False)):
+        step = Step((("x", part),), ("x", whole), hop=Hop("x", part, whole, steps))
+        assert compiled_again(step, {}, mesh) == again, steps

@@ -140,7 +140,8 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             if not share.prices.training:
                 continue
             exposed_s = data.exposed_backward_s(price.backward_s, *held, last)
-            hidden_s = data.exposed_backward_s(0.0, *back, last) - data.exposed_backward_s(price.backward_s, *back, last)
+            alone_s, under_s = (data.exposed_backward_s(s, *back, last) for s in (0.0, price.backward_s))
+            hidden_s = alone_s - under_s
             apart_s = open_s(share, price, backward=True) + exposed_s - slowed_s(share, hidden_s)
             back_s = float(backward_s[segment]) - apart_s - copies_s[1]
             again = [moved for moved in price.moves if moved.again and not share.hosts]

@@ -26,12 +26,14 @@ import numpy as np
 
 from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, splits
 from autoplan.search.inter_op.chain_costs import FULL, PART, ChainCosts, Division, Divisions
+from autoplan.search.inter_op.rank_memory import BESIDE
 from autoplan.solver.arrays import ArrayProgram
 
 EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
 BYTES = (
-    "parameters", "elsewhere", "frozen", "kept", "inputs", "selective", "rebuilt", "constants", "working", "gathered",
+    "parameters", "elsewhere", "bucketed", "frozen", "kept", "inputs", "selective", "rebuilt", "constants", "working",
+    "gathered",
     "alone", "message", "unkept", "repeated",
 )  # fmt: skip
 
@@ -80,6 +82,7 @@ class PartitionMilp:
         self.of["updated"] = (self.of["parameters"] - self.of["elsewhere"]) * memory.update_share
         shares = memory.gradient_shares[:, None], memory.sharded_gradients[:, None]
         self.gradients = shares[0] * self.of["parameters"] - shares[1] * self.of["elsewhere"]
+        self.gradients += BESIDE[:, None] * self.of["bucketed"]
         self.tied, elsewhere, frozen = memory.shared_by(pieces.ranks)
         self.tied_gradients = shares[0] * self.tied - shares[1] * elsewhere
         self.tied_states = self.tied * memory.state_share - elsewhere * memory.shard_share + frozen

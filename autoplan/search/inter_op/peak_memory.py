@@ -143,20 +143,21 @@ def running(
 ) -> Iterator[Moment]:
     """Moments of the forwards and backwards of one rank's stages."""
     account, held_there = loads.memory_account, loads.needs(stages).by_rank(1)
-    standing = bucketed(loads, stages, account.once(held_there).item())
-    if loads.candidate.schedule == "interleaved" and not standing:
+    buckets = bucketed(loads, stages, account.once(held_there).item())
+    if loads.candidate.schedule == "interleaved" and not buckets:
         yield from by_turns(loads, stages, rank, parts)
         return
-    whole = account.gradients(held_there, ACCUMULATING).item()
+    whole, standing = account.gradients(held_there, ACCUMULATING).item(), account.gradients(held_there, WAITING).item()
+    standing += buckets
     for held, acting, backwards in in_flight(loads, rank):
         mine = parts[acting]
         kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
         yield split(whole if backwards else standing, kept, mine.forward - mine.flight)
-        if backwards or standing:
+        if backwards or buckets:
             yield split(whole, kept, mine.later - mine.flight)
             continue
         share = account.gradient_shares[ACCUMULATING] / loads.data.prices.stored
-        yield from (split(grads * share, kept, rest - mine.flight) for grads, rest in mine.first)
+        yield from (split(standing + grads * share, kept, rest - mine.flight) for grads, rest in mine.first)
 
 
 def by_turns(
@@ -195,7 +196,7 @@ def split(gradients: float, kept: float, more: float) -> Moment:
 
 
 def bucketed(loads: StageModel, stages: Sequence[StageChoice], total: float) -> float:
-    """Bytes of gradients that lie in buckets: those that are summed over an axis beside fully_shard.
+    """Bytes of gradients that lie in buckets where there is no fully_shard: those that are summed over an axis.
 
     total  bytes of the stages' parameters
     """

@@ -31,9 +31,12 @@ from operator import eq
 
 import numpy as np
 
+from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.mesh import CONTEXT, EXPERT
 from autoplan.search.inter_op.recomputation import range_max
 
+BESIDE = np.array([1.0, 0.0, 1.0, 0.0])
+"""Whether what lies in buckets stands beside what ``gradient_shares`` counts, by what stands of gradients."""
 LARGEST = ("constants", "working", "gathered", "alone")
 """Columns of which a stage has the largest of its segments."""
 Tie = tuple[tuple[int, ...], float]
@@ -48,6 +51,7 @@ class StageBytes:
 
     parameters          of its segments, one that several read as often as they do
     elsewhere           of these, what ZeRO has along the experts' axis on other ranks
+    bucketed            bytes of gradients that lie in buckets, as in ``SegmentBytes``
     frozen              what stays on the device of parameters that aren't trained, likewise as often as they are read
     reads               [ties, …] how many of its segments read each tied parameter
     flight, buffers     as in the module's docstring
@@ -57,6 +61,7 @@ class StageBytes:
 
     parameters: np.ndarray
     elsewhere: np.ndarray
+    bucketed: np.ndarray
     frozen: np.ndarray
     reads: np.ndarray
     flight: np.ndarray
@@ -75,7 +80,7 @@ class StageBytes:
         one microbatch in flight on each), and the largest of their buffers and transients."""
         parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         shaped = {name: part.reshape(*part.shape[:-1], part.shape[-1] // ranks, ranks) for name, part in parts.items()}
-        summed = ("parameters", "elsewhere", "frozen", "reads", "flight")
+        summed = ("parameters", "elsewhere", "bucketed", "frozen", "reads", "flight")
         return StageBytes(**{n: part.sum(axis=-2) if n in summed else part.max(axis=-2) for n, part in shaped.items()})
 
 
@@ -86,6 +91,8 @@ class SegmentBytes:
     parameters          that are trained, in the dtype in which they are used
     elsewhere           of these, what ZeRO has on other ranks along the axes that split experts (``DataAxis.wide``):
                         of dense weights, which it shards over these too
+    bucketed            bytes of shards of gradients that are summed over another axis beside fully_shard: they lie in
+                        buckets, which stay from step to step
     frozen              of the other parameters what stays on the device between uses
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
@@ -107,6 +114,7 @@ class SegmentBytes:
 
     parameters: np.ndarray
     elsewhere: np.ndarray
+    bucketed: np.ndarray
     frozen: np.ndarray
     kept: np.ndarray
     inputs: np.ndarray
@@ -142,7 +150,8 @@ class SegmentBytes:
         """Of the first 0, 1, … segments; "full" and "part" of what recomputation saves of those that may be."""
         places = self.repeated.astype(bool)
         saved = {"full": (self.kept - self.inputs)[places], "part": (self.kept - self.selective)[places]}
-        columns = {name: getattr(self, name) for name in ("parameters", "elsewhere", "frozen", "kept")} | saved
+        names = ("parameters", "elsewhere", "bucketed", "frozen", "kept")
+        columns = {name: getattr(self, name) for name in names} | saved
         return {name: prefix(column) for name, column in columns.items()}
 
     @cached_property
@@ -179,6 +188,7 @@ class SegmentBytes:
         return StageBytes(
             parameters=sums["parameters"][last] - sums["parameters"][first],
             elsewhere=sums["elsewhere"][last] - sums["elsewhere"][first],
+            bucketed=sums["bucketed"][last] - sums["bucketed"][first],
             frozen=sums["frozen"][last] - sums["frozen"][first],
             reads=self.readers[:, last] - self.readers[:, first],
             flight=kept + top.pop("constants") + borders["unkept"][first],
@@ -207,7 +217,7 @@ class SegmentBytes:
     def gradients(self, held: StageBytes, standing: int) -> np.ndarray:
         """Bytes of gradients, of which so much stands."""
         elsewhere = self.elsewhere_once(held) * self.sharded_gradients[standing]
-        return self.once(held) * self.gradient_shares[standing] - elsewhere
+        return self.once(held) * self.gradient_shares[standing] - elsewhere + held.bucketed * BESIDE[standing]
 
     def gradients_at(self, each: StageBytes, standing: np.ndarray) -> np.ndarray:
         """[ranks, moments, many] of stages [many, v·d], or of one such row; where all is alike of one moment.
@@ -218,10 +228,10 @@ class SegmentBytes:
         if (standing == standing[0, 0, 0]).all():  # a parameter that several stages of a rank read has one gradient
             whole = self.gradients(each.by_rank(ranks), int(standing[0, 0, 0]))
             return whole.reshape(-1, 1, ranks).T
-        once, elsewhere = (
-            part.reshape(-1, count, ranks).T for part in (self.once(each), self.elsewhere_once(each))
-        )
-        return np.asarray(self.gradient_shares[standing] @ once - self.sharded_gradients[standing] @ elsewhere)
+        parts = (self.once(each), self.elsewhere_once(each), each.bucketed)
+        once, elsewhere, bucketed = (part.reshape(-1, count, ranks).T for part in parts)
+        found = self.gradient_shares[standing] @ once - self.sharded_gradients[standing] @ elsewhere
+        return np.asarray(found + BESIDE[standing] @ bucketed)
 
     def running(self, held: StageBytes) -> np.ndarray:
         """Bytes of each stage or rank while the schedule runs, beside gradients and what is in flight."""
@@ -321,6 +331,14 @@ class HeldParameters:
         """Of the bytes of each the share that is elsewhere, of dense weights."""
         dense = (not wide or wide[0] in self.summed.get(name, ()) for name in self.readers)
         return tuple(share * size * here for here, (_, size) in zip(dense, self.ties, strict=True))
+
+    def bucketed(self, data: DataAxis) -> np.ndarray:
+        """[segments]: as in ``SegmentBytes``."""
+        found = np.zeros(len(self.segments))
+        for summed, kind in self.kinds.items():
+            if data.scatters_once and data.prices.training and data.beside(summed):
+                found += data.prices.stored * kind.bytes / data.ways(summed)
+        return found
 
     def owned(
         self, ranks: int, bytes: np.ndarray | None = None, sizes: Iterable[float] | None = None

@@ -94,6 +94,7 @@ class StageModel:
         return SegmentBytes(
             parameters=chain.parameters,
             elsewhere=chain.elsewhere,
+            bucketed=chain.held.bucketed(data),
             frozen=chain.frozen,
             kept=chain.kept,
             inputs=chain.inputs,
@@ -237,16 +238,15 @@ class StageModel:
         after = account.update(ranks) + emptied - stands - flying - ranks.buffers
         parameters, elsewhere, frozen = account.once(ranks), account.elsewhere_once(ranks), account.frozen_once(ranks)
         frozen_hosted = [sum(self.frozen_hosted[s.first : s.last].sum() for s in stages[r::count]) for r in places]
-        shards = parameters - elsewhere
         return tuple(
             StageMemory(*map(round, row))
             for row in zip(
                 (parameters * data.parameter_share - elsewhere * data.sharded * data.shard_share + frozen).tolist(),
                 stands.tolist(),
-                (shards * data.states_share(self.states)).tolist(),
+                ((parameters - elsewhere) * data.states_share(self.states)).tolist(),
                 (flying + ranks.buffers).tolist(),
                 np.maximum(ranks.transients, after).tolist(),
-                (shards * data.host_share(self.states) + with_host + np.array(frozen_hosted)).tolist(),
+                ((parameters - elsewhere) * data.host_share(self.states) + with_host + frozen_hosted).tolist(),
                 strict=True,
             )
         )
