@@ -9,13 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoplan.cluster import ClusterSpec
+from autoplan.cost import DataAxis, Prices
 from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, is_interleaved
+from autoplan.ir.choice import tensor_mesh
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, pieces_of
 from autoplan.search.inter_op.interleaved_milp import PartitionMilp
 from autoplan.search.inter_op.peak_memory import peaks_of
+from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.stage_model import StageModel
+from autoplan.search.space.candidates import Candidate
 from tests.support.pipelines import random_pipeline
 
 SCHEDULES = [
@@ -121,3 +126,14 @@ def test_the_program_lets_a_division_pass_where_its_ranks_have_room(
     assert not rules_out(replace(pieces, memory_limit=needed * 1.00001), division)
     if not pieces.memory.shared_by(pieces.ranks).any():
         assert rules_out(replace(pieces, memory_limit=needed * 0.9999), division)
+
+
+@pytest.mark.parametrize(
+    ("zero", "piped", "stay"), [(1, True, True), (3, True, True), (2, False, False), (0, True, False)]
+)
+def test_shards_that_are_summed_over_another_axis_lie_in_buckets(zero: int, piped: bool, stay: bool) -> None:
+    """From step to step, beside whole gradients where these are scattered once a step; else they are what is kept."""
+    mesh = tensor_mesh(Candidate(1 + piped, 2, 2, 1, 4, zero, "1f1b", "none").mesh)
+    data = DataAxis(zero, 2, Prices(mesh, ClusterSpec.parse("1x8 cpu").topology(), False, True, 4), piped)
+    held = HeldParameters(((("whole", 64), ("split", 32)), (("split too", 16),)), {"whole": ("tp",)})
+    assert held.bucketed(data).tolist() == ([data.prices.stored * 64 / 2, 0.0] if stay else [0.0, 0.0])
