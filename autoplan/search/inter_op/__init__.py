@@ -4,6 +4,7 @@ The operators of every block are chosen before (``intra_op``). What is left are 
 
     recomputation      the cheapest mix of kept, selectively and fully recomputed segments that fits
     rank_memory        the memory account: what one device of a pipeline rank needs, read by all that follows
+    rank_excess        by how much ranks exceed the memory limit, for many divisions at once
     chain              seconds and bytes of each segment, in one microbatch on one device
     data_shares        the data axis of a candidate, and what it has a device hold of a byte of parameter
     stage_model        what any run of segments costs as a stage: seconds, bytes, messages, what happens once a step
@@ -11,7 +12,6 @@ The operators of every block are chosen before (``intra_op``). What is left are 
     peak_memory        what of the account stands at once at the busiest moment: what a plan predicts
     partition          one stage on each rank: the best cuts, by dynamic programming
     local_search       and from there by the schedule's own time
-    rank_excess        by how much ranks exceed the memory limit, for many divisions at once
     chain_costs        v stages on each rank, or a split backward: what is to be divided, and what that costs
     interleaved_milp   its integer program
     tabu_search        its neighbourhoods
