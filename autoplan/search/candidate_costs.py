@@ -121,7 +121,8 @@ class CandidateCosts:
 
     def scheduled(self, loads: StageModel, candidate: Candidate) -> StageModel:
         """The loads of a candidate that differs in its schedule alone."""
-        return replace(loads, candidate=candidate, rounds=self.rounds(candidate))
+        turns = loads.data.takes_turns(loads.chain.held.kinds)
+        return replace(loads, candidate=candidate, rounds=self.rounds(candidate, turns))
 
     def rigid(self, candidate: Candidate) -> bool:
         """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none

@@ -134,7 +134,7 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             hidden_s = data.exposed_forward_s(0.0, *ahead) - data.exposed_forward_s(price.forward_s, *ahead)
             apart_s = open_s(share, price, backward=False) + exposed_s - slowed_s(share, hidden_s)
             last = segment == len(chain) - 1 and not chain.repeated[-1]
-            copies_s = data.copies_s(*(float(sum(part.values())) for part in held), last)
+            copies_s = data.copies_s(float(sum(price.parameters.values())), float(sum(price.frozen.values())), last)
             ahead_s = float(chain.forward_s[segment]) - apart_s - copies_s[0]
             totals[block, FORWARD] += m * ahead_s
             if not share.prices.training:

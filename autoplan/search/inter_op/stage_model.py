@@ -237,7 +237,7 @@ class StageModel:
         emptied = account.gradients_at(each, np.broadcast_to(self.emptied, (count, 1, len(self.emptied))))[:, 0, 0]
         after = account.update(ranks) + emptied - stands - flying - ranks.buffers
         parameters, elsewhere, frozen = account.once(ranks), account.elsewhere_once(ranks), account.frozen_once(ranks)
-        frozen_hosted = [sum(self.frozen_hosted[s.first : s.last].sum() for s in stages[r::count]) for r in places]
+        frozen_hosted = [sum(self.frozen_hosted[s.first : s.last].sum() for s in stages[r::count]) for r in range(count)]
         return tuple(
             StageMemory(*map(round, row))
             for row in zip(
