@@ -66,7 +66,7 @@ def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndar
     for rank in range(p.ranks):
         mine = range(rank, p.stages, p.ranks)
         here = [n for k in mine for n, _ in held[k]]
-        states = sum(m.parameters[n] * m.state_share - m.elsewhere[n] * m.shard_share for n in here)
+        states = sum(m.parameters[n] * m.state_share - m.elsewhere[n] * m.shard_share + m.frozen[n] for n in here)
         borders = [held[k][0][0] for k in mine if k] + [held[k + 1][0][0] for k in mine if k < last]
         buffers = m.messages * max(m.message[border] for border in borders)
         again_there = {"full": m.kept, "part": m.rebuilt, "": 0 * m.kept}

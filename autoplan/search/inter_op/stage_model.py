@@ -237,7 +237,8 @@ class StageModel:
         emptied = account.gradients_at(each, np.broadcast_to(self.emptied, (count, 1, len(self.emptied))))[:, 0, 0]
         after = account.update(ranks) + emptied - stands - flying - ranks.buffers
         parameters, elsewhere, frozen = account.once(ranks), account.elsewhere_once(ranks), account.frozen_once(ranks)
-        frozen_hosted = [sum(self.frozen_hosted[s.first : s.last].sum() for s in stages[r::count]) for r in range(count)]
+        frozen_hosted = np.array([self.frozen_hosted[stage.first : stage.last].sum() for stage in stages])
+        with_host += frozen_hosted.reshape(-1, count).sum(axis=0)
         return tuple(
             StageMemory(*map(round, row))
             for row in zip(
@@ -246,7 +247,7 @@ class StageModel:
                 ((parameters - elsewhere) * data.states_share(self.states)).tolist(),
                 (flying + ranks.buffers).tolist(),
                 np.maximum(ranks.transients, after).tolist(),
-                ((parameters - elsewhere) * data.host_share(self.states) + with_host + frozen_hosted).tolist(),
+                ((parameters - elsewhere) * data.host_share(self.states) + with_host).tolist(),
                 strict=True,
             )
         )
