@@ -4,7 +4,8 @@
 nothing. The trace takes the way that doesn't raise, as it leaves ``torch._check`` out. ``if not
 torch.isfinite(x).all(): x = x.clamp(...)`` mends numbers that overflowed. The trace takes the way of finite numbers:
 where some aren't, the program goes on with them, and tells of a loss that isn't finite. ``if torch.rand([]) <
-self.layerdrop`` drops nothing where that is zero. Each line of the first two kinds is noted, for the report to tell.
+self.layerdrop`` drops nothing where that is zero. Each line of the first two kinds is noted, for the report to tell,
+and so is ``torch.rand(1) > 0``.
 """
 
 import dis
@@ -26,6 +27,7 @@ COMPARED = ("lt", "le", "gt", "ge")
 BETWEEN = ("CACHE", "TO_BOOL", "UNARY_NOT", "EXTENDED_ARG", "NOP")  # asking for a truth and jumping by it
 ENDS = ("JUMP", "RETURN", "FOR_ITER", "SEND", "YIELD")
 CHECK, FINITE = "forward's check of values isn't made", "all numbers are taken to be finite"
+POSITIVE = "a draw from 0 to 1 is taken to be above 0"  # it is 0 once in 2^24 draws
 
 
 class Branches(TorchFunctionMode):
@@ -38,7 +40,7 @@ class Branches(TorchFunctionMode):
         super().__init__()
         self.noted = noted
         self.known: dict[int, tuple[Tensor, bool]] = {}  # the tensor is held, so that its id stays its own
-        self.assumed: set[int] = set()  # those of ``known`` that follow from finite numbers
+        self.assumed: dict[int, str] = {}  # of those of ``known``, what they follow from
         self.uniform: dict[int, Tensor] = {}  # draws from 0 to below 1
         self.versions: dict[int, int] = {}  # of the tensors of both: what is changed in place since is known no more
 
@@ -56,11 +58,14 @@ class Branches(TorchFunctionMode):
             if name in ("rand", "rand_like"):
                 self.uniform[id(result)] = result
                 self.versions[id(result)] = version(result)
-            truth = self.compared(name, args) if name.strip("_") in COMPARED else self.truth(name, args)
+            compares = name.strip("_") in COMPARED
+            truth = self.compared(name, args) if compares else self.truth(name, args)
             if truth is not None:
                 self.known[id(result)] = result, truth
                 self.versions[id(result)] = version(result)
-                self.assumed |= {id(result)} if name in MEANT or not self.assumed.isdisjoint(map(id, args)) else set()
+                taken = [FINITE] if name in MEANT else [POSITIVE] if compares and at_zero(name, args[1]) else []
+                taken += [self.assumed[key] for key in map(id, args) if key in self.assumed]
+                self.assumed |= dict.fromkeys([id(result)] if taken else [], taken[0] if taken else "")
         return result
 
     def forget(self, args: tuple) -> None:
@@ -70,15 +75,14 @@ class Branches(TorchFunctionMode):
             if tensor is not None and version(tensor) != self.versions[key]:
                 for told in (self.uniform, self.known, self.versions):
                     told.pop(key, None)
-                self.assumed.discard(key)
+                self.assumed.pop(key, None)
 
     def compared(self, name: str, args: tuple) -> bool | None:
         """A draw against a number that none, or all, are below."""
         if len(args) != 2 or id(args[0]) not in self.uniform or not isinstance(args[1], (int, float)):
             return None
         limit, below = args[1], name.strip("_") in ("lt", "le")
-        least = limit < 0 if name.strip("_") in ("le", "gt") else limit <= 0
-        return (not below if least else below) if least or limit >= 1 else None
+        return (not below if limit <= 0 else below) if limit <= 0 or limit >= 1 else None
 
     def truth(self, name: str, args: tuple) -> bool | None:
         """What a function gives everywhere where all numbers are finite."""
@@ -95,7 +99,7 @@ class Branches(TorchFunctionMode):
         line = asking_line()
         if id(tensor) in self.known:
             if id(tensor) in self.assumed:
-                self.noted[f"{line[1] if line else 'forward'}: {FINITE}"] = None
+                self.noted[f"{line[1] if line else 'forward'}: {self.assumed[id(tensor)]}"] = None
             return self.known[id(tensor)][1]
         if not asks or line is None or not hasattr(tensor, "fake_mode"):
             return None
@@ -104,6 +108,11 @@ class Branches(TorchFunctionMode):
         if value is not None:
             self.noted[f"{told}: {CHECK}"] = None
         return value
+
+
+def at_zero(name: str, limit: float) -> bool:
+    """Whether a draw of exactly 0 would compare otherwise than all others."""
+    return name.strip("_") in ("le", "gt") and limit == 0
 
 
 def version(tensor: Tensor) -> int:

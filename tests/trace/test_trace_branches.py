@@ -67,7 +67,12 @@ def drops_nothing(net: nn.Module, x: Tensor) -> Tensor:
     return net.fc(x).sum()
 
 
-@pytest.mark.parametrize("forward", [raises, raises_otherwise, mends, drops_nothing])
+def drops_at_zero(net: nn.Module, x: Tensor) -> Tensor:
+    """As peft's LoHa and LoKr write it, with no probability given."""
+    return net.fc(x).sum() if torch.rand(1) > 0.0 else x.cos().sum()
+
+
+@pytest.mark.parametrize("forward", [raises, raises_otherwise, mends, drops_nothing, drops_at_zero])
 def test_the_way_of_sound_values_is_taken(forward: Forward) -> None:
     model = traced(forward)
     assert "aten.linear.default" in ops(model)
@@ -77,7 +82,8 @@ def test_the_way_of_sound_values_is_taken(forward: Forward) -> None:
 
 
 @pytest.mark.parametrize(("forward", "note"), [(raises, "if x.max() > 5:: forward's check of values isn't made"),
-                                               (mends, "all numbers are taken to be finite")])  # fmt: skip
+                                               (mends, "all numbers are taken to be finite"),
+                                               (drops_at_zero, "is taken to be above 0")])  # fmt: skip
 def test_what_was_taken_is_noted(forward: Forward, note: str) -> None:
     assert any(note in one for one in traced(forward).notes)
 
