@@ -43,7 +43,6 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert callable(names["train"])
 
 
-@pytest.mark.slow
 def test_the_report_is_the_one_that_is_printed(shared_plans: SharedPlans) -> None:
     command = command_of(README.text)
     report = screen_text(shared_plans.record(command, lambda: planned(command)))

@@ -115,7 +115,6 @@ def test_what_a_loop_may_not_do_is_told(alone: Path) -> None:
     accelerator.end_training()
 
 
-@pytest.mark.slow
 @in_fork
 def test_a_mask_that_masks_nothing_may_be_given(tmp_path: Path) -> None:
     ids = torch.zeros(4, loop.TOKENS, dtype=torch.int64)
