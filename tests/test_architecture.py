@@ -175,9 +175,9 @@ READ_COSTS = ("cluster", "cost")  # the only importers of cost_models
 FREE_OF_PRICES = ("cost_models.pipeline.order",)  # the order of a schedule's actions, which the runtime follows
 MAX_LINES, MOST_MODULES = 400, 15
 ONE_IDEA = set(
-    "accelerate alternatives attention batch_moves buffers checkpoint compiled convolution experts gathered_optimizer "
-    "hidden huggingface indexing interleaved lookups loss matmul norm one_line pooling recurrence reduction ring scan "
-    "scatter selective sorting start view vocab_parallel windows".split()
+    "accelerate alternatives attention batch_moves buffers checkpoint compiled convolution ctc experts "
+    "gathered_optimizer hidden huggingface indexing interleaved lookups loss matmul norm one_line pooling "
+    "recurrence reduction ring scan scatter selective sorting start view vocab_parallel windows".split()
 )
 """Names of several modules that mean the same in each of their rooms: an operator's rule and its canonical form, a
 price and what runs at it, what is found and how it is told."""

@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module  # nowhere public
+from torch.nn import functional
 from torch.nn.modules import transformer  # nowhere public is the look into masks
 
 from autoplan.errors import AutoplanError, TraceError
+from autoplan.ops.ctc import traced_loss
 
 STACKS = "do_not_emit_stack_traces"
 CAPTURING = threading.RLock()  # what a capture sets, torch has once for all threads
@@ -30,7 +33,8 @@ def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
     try:
         with CAPTURING, warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread(), unread():
             warnings.simplefilter("ignore")  # what export deprecates inside itself
-            return torch.export.export(module, tuple(args), strict=False)
+            with patch.object(functional, "ctc_loss", traced_loss):
+                return torch.export.export(module, tuple(args), strict=False)
     except AutoplanError:
         raise
     except Exception as error:

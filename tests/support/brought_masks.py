@@ -167,3 +167,36 @@ class Laplacian(Convolved):
 @model
 def graph_laplacian() -> Made:
     return Laplacian(), (hidden(ROWS, WIDTH), ids(2, 20, below=ROWS), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Spoken(nn.Module):
+    """Labels without a time of their own; ``chosen``: put together by a mask, as transformers' speech models do it."""
+
+    def __init__(self, chosen: bool) -> None:
+        super().__init__()
+        self.inner, self.head, self.chosen = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 10), chosen
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        likely = F.log_softmax(self.head(self.inner(x).relu()), -1, dtype=torch.float32).transpose(0, 1)
+        times, valid = torch.full((len(x),), x.shape[1]), labels >= 0
+        if self.chosen:
+            return F.ctc_loss(likely, labels.masked_select(valid), times, valid.sum(-1), blank=9, reduction="sum")
+        return F.ctc_loss(likely, labels.clamp(min=0), times, valid.sum(-1), blank=9, zero_infinity=True)
+
+
+def spoken(chosen: bool) -> Made:
+    labels = ids(ROWS, 4, below=9)
+    labels[0, 3], labels[1, 2:] = -100, -100
+    if chosen:  # in the middle of a row, too
+        labels[2, 0], labels[3, 1:3] = -100, -100
+    return Spoken(chosen), (hidden(ROWS, 12, WIDTH), labels), None
+
+
+@model
+def speech() -> Made:
+    return spoken(chosen=False)
+
+
+@model
+def speech_by_mask() -> Made:
+    return spoken(chosen=True)

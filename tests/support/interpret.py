@@ -43,6 +43,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "autoplan.count_valid": count_valid,
     "autoplan.cross_entropy": cross_entropy,
     "autoplan.count_classes": ops.count_classes,
+    "autoplan.ctc_losses": ops.ctc_losses,
     "autoplan.weighted_cross_entropy": ops.weighted_cross_entropy,
     "autoplan.batch_norm": batch_norm,
     "autoplan.read_buffer": ops.read_buffer,

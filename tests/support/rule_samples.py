@@ -163,6 +163,9 @@ def norm_samples() -> list[Sample]:
 
 def loss_samples() -> list[Sample]:
     count = torch.tensor(7)
+    likely, spoken = x(6, 4, 5), ints(4, 4, 3)
+    lengths = (torch.tensor([6, 6, 5, 4]), torch.tensor([2, 3, 1, 0]))
+    valid = torch.tensor([[1, 0, 1], [1, 1, 1], [0, 1, 0], [0, 0, 0]]).bool()
     found = [s("autoplan.cross_entropy", x(4, 6, 8), targets(8, 4, 6), count, -100, 0.0)]
     found += [s("autoplan.cross_entropy", x(4, 8), targets(8, 4), count, -100, 0.1)]
     found += [s("autoplan.cross_entropy", (50 * c(4, 8)).requires_grad_(), ints(8, 4), count, 3, 0.0)]
@@ -172,6 +175,8 @@ def loss_samples() -> list[Sample]:
     found += [s(op, x(4, 6, 8), targets(8, 4, 6), weight, counts, -100, 0.1)]
     found += [s(op, x(4, 8), targets(8, 4), weight, None, -100, 0.0)]
     found += [s(op, x(4, 8), ints(8, 4), weight, None, 2, 0.1)]
+    found += [s("autoplan.ctc_losses", likely, spoken, None, *lengths, 4, False)]
+    found += [s("autoplan.ctc_losses", likely, spoken, valid, *lengths, 4, True)]
     return found
 
 

@@ -45,3 +45,18 @@ def count_valid(target: TensorType, ignore_index: int = -100) -> Rule:
 def count_classes(target: TensorType, classes: int, ignore_index: int = -100) -> Rule:
     """target [..] -> [v]: how many of the valid targets each class has."""
     return Rule(f"{letters(target)} -> v", whole="v")
+
+
+@rule("autoplan.ctc_losses")
+def ctc_losses(
+    log_probs: TensorType, targets: TensorType, valid: TensorType | None, input_lengths: TensorType,
+    target_lengths: TensorType, blank: int = 0, zero_infinity: bool = False,
+) -> Rule:  # fmt: skip
+    """log_probs [t, n, v], targets [n, s], valid [n, s], lengths [n] -> [n]: rows alone split.
+
+    Kept beside: the likelihood of each prefix of the targets, with blanks between, at each time.
+    """
+    prefixes = 4.0 * log_probs.shape[0] * (2 * targets.shape[1] + 1)
+    valid_too = ", n s" if valid is not None else ""
+    spec = f"t n v, n s{valid_too}, n, n -> n"
+    return Rule(spec, whole=frozenset("tvs"), saved=(0,), saved_bytes_per_element=prefixes)

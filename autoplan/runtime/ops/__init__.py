@@ -36,6 +36,7 @@ from autoplan.runtime.ops.loss.cross_entropy import (
     cross_entropy,
     weighted_cross_entropy,
 )
+from autoplan.runtime.ops.loss.ctc import ctc_losses
 from autoplan.runtime.ops.loss.vocab_parallel import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
 from autoplan.runtime.ops.norm import batch_norm, sync_batch_norm
 from autoplan.runtime.ops.rank_random import attention_by_rank, dropout_by_rank
@@ -57,11 +58,11 @@ __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_by_rank", "attention_with_dropout",
     "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows",
     "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
-    "count_valid", "cross_entropy", "dropout", "dropout_by_rank", "embedding_bag", "experts", "gathered_linear",
-    "grouped_attention", "joined_linear", "local_experts", "lookups", "max_pool_along_2", "max_pool_along_3",
-    "max_pool_along_4", "placed_lookups", "ragged_bag", "read_buffer", "recurrence", "regathered_linear",
-    "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum",
-    "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "update_buffer",
+    "count_valid", "cross_entropy", "ctc_losses", "dropout", "dropout_by_rank", "embedding_bag", "experts",
+    "gathered_linear", "grouped_attention", "joined_linear", "local_experts", "lookups", "max_pool_along_2",
+    "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "read_buffer", "recurrence",
+    "regathered_linear", "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod",
+    "split_cumsum", "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "update_buffer",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "vocab_parallel_embedding_bag",
     "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
 ]  # fmt: skip

@@ -25,12 +25,15 @@ LOSSES = {
     "aten.binary_cross_entropy_with_logits.default": 4,
 }  # fmt: skip
 """Losses of single elements, with the place of their reduction among the arguments."""
+SEQUENCES = "autoplan.ctc_losses.default"
 ALONG = {"aten.softmax.int": 1, "aten.log_softmax.int": 1}  # operators of rows, with the place of their dim
 Canonical = Callable[[str, tuple[Value, ...], Mapping[str, Value]], Value]
 
 
 def kept(b: Builder, op: str, args: Sequence[Value]) -> Kept | None:
-    """What an index by one mask over the leading dims keeps; None for any other operator."""
+    """What an index by one mask over the leading dims keeps, or ``masked_select``; None for any other operator."""
+    if op == "aten.masked_select.default":
+        return selected(b, args)
     if op != "aten.index.Tensor" or not isinstance(args[0], Ref):
         return None
     x, indices = args[0], args[1]
@@ -42,6 +45,14 @@ def kept(b: Builder, op: str, args: Sequence[Value]) -> Kept | None:
         return None
     size, rest = math.prod(b.shape(first)), b.shape(x)[len(b.shape(first)) :]
     return Kept(b.reshape(x, (size, *rest)), b.reshape(first, (size,)), first.name)
+
+
+def selected(b: Builder, args: Sequence[Value]) -> Kept | None:
+    x, mask = args
+    if not isinstance(x, Ref) or not isinstance(mask, Ref) or b.shape(x) != b.shape(mask):
+        return None
+    size = math.prod(b.shape(mask))
+    return Kept(b.reshape(x, (size,)), b.reshape(mask, (size,)), mask.name)
 
 
 def sized(op: str, args: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -93,6 +104,10 @@ def apply(
     if len({each.name for each in several}) > 1:
         raise refused(name, "it takes what different masks keep")
     given = tuple(map(plain, args))
+    if name == SEQUENCES and isinstance(args[1], Kept):
+        count = b.shape(given[0])[1]  # of rows, of each of which the mask keeps some targets, wherever they stand
+        targets, valid = (b.reshape(x, (count, b.shape(x)[0] // count)) for x in (args[1].rows, one.mask))
+        return canonical(name, (given[0], targets, *given[2:]), {**kwargs, "valid": valid})
     if name in CLASS_LOSSES and isinstance(args[1], Kept) and not b.type(args[1].rows).floating:
         place = 5 if name in CLASS_LOSSES[1:] else 4
         ignored = args[place] if len(args) > place else kwargs.get("ignore_index", IGNORED)

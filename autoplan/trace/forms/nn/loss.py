@@ -1,5 +1,6 @@
 """Losses: cross-entropy divided by a count that is known before the first microbatch; the others spelled out."""
 
+from autoplan.errors import TraceError
 from autoplan.ir.graph import TensorType
 from autoplan.trace.canonical_forms import Builder, Ref, form
 from autoplan.trace.forms.nn.penalties import (
@@ -85,3 +86,17 @@ def nll_loss(
     logits = before.args[0]
     assert isinstance(logits, Ref)
     return cross_entropy(b, logits, target, weight, reduction, ignore_index)
+
+
+@form("autoplan.ctc_losses.default")
+def ctc_losses(
+    b: Builder, log_probs: Ref, targets: Ref, input_lengths: Ref, target_lengths: Ref, blank: int, zero_infinity: bool,
+    valid: Ref | None = None,
+) -> Ref:  # fmt: skip
+    """valid  which targets count, of a mask that the model chose them by; None: the first of each row"""
+    if len(b.shape(targets)) != 2:
+        cause = "the targets of all rows stand one after the other, and where a row's begin depends on their values"
+        raise TraceError("F.ctc_loss", cause, "give targets of [rows, longest], with their lengths")
+    kind = TensorType(b.shape(log_probs)[1:2], b.type(log_probs).dtype)
+    args = (log_probs, targets, valid, input_lengths, target_lengths, blank, zero_infinity)
+    return b.emit("autoplan.ctc_losses", *args, type=kind)
