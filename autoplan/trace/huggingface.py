@@ -14,11 +14,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from autoplan.errors import TraceError
 from autoplan.trace import mixtures
 
 PADDED = "autoplan"  # the user gave an attention mask, or positions
 WRITTEN = "eager"  # transformers' name for attention as its model's file spells it, scores in memory
 UNPADDED = "autoplan_unpadded"  # no padding: the all-true mask of ``prepare`` is not looked at
+
+
+UNKNOWN = ("block_indices", "s_aux", "sinks", "softcap")  # what transformers' attentions may take besides
 
 
 def library() -> Any:
@@ -92,18 +96,39 @@ def register() -> None:
 def attention(
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
     dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
-    position_bias: torch.Tensor | None = None, **_: object,
+    position_bias: torch.Tensor | None = None, indices: torch.Tensor | None = None, **others: object,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """Attention over [batch, heads, sequence, head size]; the result is [batch, sequence, heads, head size]."""
+    """Attention over [batch, heads, sequence, head size]; the result is [batch, sequence, heads, head size].
+
+    indices  the keys that each query sees, [batch, queries, count]: DeepSeek's sparse attention (2512.02556)
+
+    TraceError where the model asks for something that changes what attention computes and that it hasn't.
+    """
+    for name in UNKNOWN:
+        if others.get(name) is not None:
+            cause = "the model gives its attention this, which the program's hasn't"
+            raise TraceError(f"{type(module).__name__}: {name}", cause, 'plan it with attn_implementation="eager"')
     causal = bool(is_causal if is_causal is not None else getattr(module, "is_causal", True))
     causal = causal and query.shape[2] > 1 and attention_mask is None
     if position_bias is not None:
         attention_mask, causal = biased_mask(position_bias, attention_mask, causal), False
+    if indices is not None:
+        attention_mask, causal = chosen_mask(indices, key.shape[2], attention_mask, causal), False
     grouped = query.shape[1] != key.shape[1]
     out = F.scaled_dot_product_attention(
         query, key, value, attention_mask, dropout, causal, scale=scaling, enable_gqa=grouped
     )
     return out.transpose(1, 2), None
+
+
+def chosen_mask(indices: torch.Tensor, keys: int, mask: torch.Tensor | None, causal: bool) -> torch.Tensor:
+    """A mask with what isn't chosen left out, too."""
+    shape = (*indices.shape[:-1], keys)
+    chosen = torch.zeros(shape, dtype=torch.bool, device=indices.device).scatter(-1, indices.long(), True)[:, None]
+    if mask is None:
+        rows = torch.arange(shape[1], device=indices.device)[:, None]
+        return chosen & (rows >= torch.arange(keys, device=indices.device)[None, :]) if causal else chosen
+    return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, torch.finfo(mask.dtype).min)
 
 
 def biased_mask(bias: torch.Tensor, mask: torch.Tensor | None, causal: bool) -> torch.Tensor:

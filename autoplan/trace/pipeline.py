@@ -23,7 +23,7 @@ from autoplan.trace.checks.side_effects import refusals
 from autoplan.trace.checks.steady_state import check_settled
 from autoplan.trace.checks.straight_through import Form
 from autoplan.trace.checks.tensors import check_tensors, storage_names, storage_of
-from autoplan.trace.checks.trained import check_strange, check_trained
+from autoplan.trace.checks.trained import check_strange, check_trained, without_gradient_frozen
 from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.modules import aliases_of, tree_of
 from autoplan.trace.passes.clean import split_projections, split_weights, used, without_detaching, without_duplicates
@@ -108,6 +108,7 @@ def flat_within(
         if found := forms_of(calls):
             return flat_within(model, inputs, loss_fn, training, dtype, kept, evaluated, [*forms, *found])
         check_trained(flat, trained)
+        return replace(flat, parameters=without_gradient_frozen(flat))
     return flat
 
 

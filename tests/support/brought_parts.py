@@ -377,3 +377,23 @@ def frozen_spectral_norm() -> Made:
     body[0].eval()
     body[2].parametrizations.weight.eval()  # type: ignore[union-attr]
     return body, (hidden(), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Judged(nn.Module):
+    """A judge without gradients says which features count, as DeepSeek's indexer says which keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.judge = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.tanh()
+        with torch.no_grad():
+            chosen = self.judge(y).topk(WIDTH // 2).indices
+        return x + self.inner(y) * torch.zeros_like(x).scatter(1, chosen, 1.0)
+
+
+@model
+def judged() -> Made:
+    layers = nn.Sequential(*(Judged() for _ in range(4)), nn.Linear(WIDTH, 4))
+    return layers, (hidden(), ids(ROWS, below=4)), F.cross_entropy

@@ -13,7 +13,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from autoplan.ir.graph import Model
 from autoplan.trace.pipeline import trace
+from tests.support import brought_parts as _parts  # noqa: F401  adds its models
 from tests.support import zoo
+from tests.support.brought import MODELS
 from tests.support.interpret import interpret
 
 torch.set_num_threads(1)
@@ -210,3 +212,10 @@ def test_attention_that_is_asked_for_as_written_stays_so() -> None:
     written = ops(trace(module, batch, training=True))
     assert "aten.scaled_dot_product_attention.default" in fused and "aten.softmax.int" not in fused
     assert "aten.softmax.int" in written and "aten.scaled_dot_product_attention.default" not in written
+
+
+def test_what_no_gradient_reaches_is_frozen() -> None:
+    """On one device it has none, and an optimizer leaves it alone; of zeros it would decay it."""
+    module, batch, loss_fn = MODELS["judged"]()
+    model = trace(module, batch, loss_fn=loss_fn, training=True)
+    assert {p.name for p in model.parameters if not p.trainable} == {f"{n}.judge.weight" for n in range(4)}

@@ -1,11 +1,12 @@
 """Autograd's own account of a traced model, and the graph's: both have to train the same parameters."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from autoplan.errors import InputsError, TraceError
-from autoplan.ir.graph import Node
+from autoplan.ir.graph import Node, Parameter
 from autoplan.trace.blocks import Flat
 
 STOPS = ("aten.detach.default", "autoplan.uniform")  # what they read gets no gradient through them
@@ -25,6 +26,13 @@ def check_trained(flat: Flat, trained: Collection[str]) -> None:
             f"it {does} gradient on one device, and the traced program would {would}",
             "write what stops gradients there as .detach() or torch.no_grad() around operators on tensors",
         )
+
+
+def without_gradient_frozen(flat: Flat) -> tuple[Parameter, ...]:
+    """The parameters, those frozen that no gradient flows back to: torch's optimizers leave alone what has none, and
+    one of zeros, as a product with others would give, would be decayed."""
+    met = reached(flat.nodes, flat.output)
+    return tuple(replace(p, trainable=p.trainable and p.name in met) for p in flat.parameters)
 
 
 def reached(nodes: Iterable[Node], output: str) -> set[str]:
