@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from autoplan.cost import Topology
 from autoplan.cost.step import model_flops_per_s
-from autoplan.cost.zero_costs import joined
+from autoplan.cost.zero_shares import joined
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated, once_s

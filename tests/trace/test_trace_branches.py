@@ -193,6 +193,6 @@ def test_data_gives_no_gradient_and_can_t_be_written() -> None:
         return net.fc(x).sum()
 
     weight = next(parameter for parameter in traced(reads).parameters if parameter.name == "fc.weight")
-    assert weight.trainable and "aten.detach.default" in ops(traced(reads))
+    assert not weight.trainable and "aten.detach.default" in ops(traced(reads))
     with pytest.raises(TraceError, match=r"fc\.weight.*changes it in place"):
         traced(writes)

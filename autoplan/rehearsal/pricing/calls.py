@@ -12,7 +12,7 @@ from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.operators.collective_ops import SEND
 from autoplan.cost.operators.operator_seconds import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
-from autoplan.cost.zero_costs import joined
+from autoplan.cost.zero_shares import joined
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH, whole_axis
 from autoplan.ir.typed_program import Collective, StoredParameter, TypedValue

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import starmap
 
 from autoplan.cost.step import straggling
-from autoplan.cost.zero_costs import Held
+from autoplan.cost.zero_shares import Held
 from autoplan.rehearsal.pricing.balance import balance
 from autoplan.rehearsal.pricing.calls import crossing_s
 from autoplan.rehearsal.pricing.priced_operators import BACKWARD, FORWARD, LAUNCHED, Launched, launched, places_of

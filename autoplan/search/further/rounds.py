@@ -16,6 +16,7 @@ from autoplan.search.state import SearchState
 
 NEAR = 1.01  # times the best plan's seconds, up to which other numbers are tried of a plan
 HAIR = 1.005  # and those within which either of two plans may be the quicker, so that neither search was long enough
+GIVEN_UP = 1.15  # and those up to which a search that was given up may have been on the way to a quicker plan
 RIVALS = 1  # of these that are searched again
 EVEN = 1.08  # and those by which the layers divide, whose stages needn't be searched to be good
 
@@ -36,11 +37,15 @@ def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> 
 
 
 def within_a_hair(work: SearchState, best: Evaluated) -> list[Candidate]:
-    """Interleaved candidates that came nearest to the best plan, to be searched with no limit on their time: under the
-    best plan's, operators whose even stages take far longer are given up, from whose division others go on."""
-    priced = [(found.step_s, s) for s, found in work.found.items() if found and s.schedule == "interleaved"]
-    near = [s for own, s in sorted(priced) if own <= HAIR * best.step_s and s != best.candidate]
-    return near[:RIVALS]
+    """Interleaved candidates that came nearest to the best plan, or could become as quick by their bounds, to be
+    searched with no limit on their time: under the best plan's, operators whose even stages take far longer are given
+    up, from whose division others go on."""
+    priced = {s: found.step_s for s, found in work.found.items() if found and s.schedule == "interleaved"}
+    priced.pop(best.candidate, None)
+    near = [s for own, s in sorted((own, s) for s, own in priced.items()) if own <= HAIR * best.step_s][:RIVALS]
+    least_s = HAIR * work.unlimited_s(best.candidate)
+    given_up = sorted((work.unlimited_s(s), s) for s, own in priced.items() if own <= GIVEN_UP * best.step_s)
+    return near or [s for bound_s, s in given_up if bound_s <= least_s][:RIVALS]
 
 
 def between(s: Candidate) -> list[Candidate]:

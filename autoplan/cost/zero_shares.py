@@ -1,0 +1,249 @@
+"""What the ranks of a data axis hold of the states (ZeRO), and who sums what with whom."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autoplan.cost.prices import Prices
+from autoplan.ir.mesh import replicated, whole_axis
+from cost_models.hardware import Host
+
+Held = float | Mapping[tuple[str, ...], float]
+"""Local bytes of parameters, by the operator axes over which their gradients are summed; a number: over none. Of those
+that aren't trained, by the axes along which they are whole."""
+
+
+def by_axes(held: Held) -> Mapping[tuple[str, ...], float]:
+    return held if isinstance(held, Mapping) else {(): held}
+
+
+def joined(held: Held, frozen: Held) -> Held:
+    """Both together."""
+    if not frozen:
+        return held
+    found = dict(by_axes(held))
+    for axes, size in by_axes(frozen).items():
+        found[axes] = found.get(axes, 0.0) + size
+    return found
+
+
+@dataclass(frozen=True)
+class DataShares:
+    """One setting's data axis.
+
+    zero  0: every rank holds everything and gradients are all-reduced in buckets under the last backward; 1: the
+          optimizer's state is split, gradients are reduce-scattered under the last backward and parameters gathered
+          under the next forward; 2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too,
+          gathered in each microbatch's forward and backward (Rajbhandari et al. 2020); those of the last segment once
+          for both, where its backward follows at once (``keeps_last``)
+    piped  several pipeline stages: gradients are reduced once, under a stage's last backward, at every level
+    offload  "optimizer": its state, a copy of the parameters that it updates and their gradients lie in the host's
+          memory; "parameters": parameters and reduced gradients too, each shard going over the link as it is gathered
+          or reduced
+    late  no sum of gradients hides: no hook sees those of a split backward
+          (``runtime.parallel.gradient_buckets.backwards``)
+    local_steps  from one average of the replicas to the next, which then takes the place of the gradients' sums
+          (``runtime.optim.local_sgd``); 1: gradients are summed in every step
+    averaged what is averaged then for each parameter: it and the optimizer's states, or it alone
+    outer    the average's changes go through an outer optimizer, which keeps two values more of each parameter
+          (``runtime.optim.outer_steps``)
+    axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
+    wide     axes that split experts, over which ZeRO shards dense weights, too: these over dp, ep and cp, experts over
+             what is left of them, each by itself where that is one rank
+    replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
+             of the gradients is summed across them once a step, behind its last reduce-scatter
+    versions of the weights that are held (``runtime.optim.weight_stashing``)
+
+    Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
+
+    Parameters that aren't trained (``frozen``) have no master, gradient or state. ZeRO-3 shards them, in the dtype in
+    which they are used, and gathers them beside the others; below that every rank keeps them.
+    """
+
+    zero: int
+    size: int
+    prices: Prices
+    piped: bool = False
+    offload: str = "none"
+    late: bool = False
+    local_steps: int = 1
+    averaged: float = 1.0
+    outer: bool = False
+    versions: int = 1
+    axis: str = "dp"
+    wide: tuple[str, ...] = ()
+    replicas: int = 1
+
+    @property
+    def shared(self) -> bool:
+        """Whether several ranks hold the same of some parameter."""
+        return self.size * self.wide_ways > 1
+
+    @property
+    def wide_ways(self) -> int:
+        """Ranks along the axes of ``wide``."""
+        return math.prod(self.prices.mesh.size(axis) for axis in self.wide)
+
+    def group(self, summed: tuple[str, ...]) -> str:
+        """The axes of the group that gathers a parameter and scatters its gradient, or, without ZeRO, sums it.
+
+        summed  operator axes over which its gradient is summed
+        """
+        more = summed if self.zero == 0 and self.local_steps == 1 else ()
+        more = self.wide if self.is_wide(summed) else more
+        axes, mesh = {*self.axis.split(","), *more}, self.prices.mesh
+        found = sorted(axes, key=lambda name: mesh.names.index(whole_axis(name)))
+        return ",".join([name for name in found if mesh.size(name) > 1] or found)
+
+    def beside(self, summed: tuple[str, ...]) -> str:
+        """The axes over which its gradient is summed by itself then."""
+        axes = self.group(summed).split(",") if self.shared else ()
+        return ",".join(axis for axis in summed if axis not in axes)
+
+    def by_group(self, held: Held) -> dict[str, float]:
+        """Bytes by the group that they are gathered, scattered or summed over."""
+        found: dict[str, float] = {}
+        for summed, size in by_axes(held).items():
+            found[self.group(summed)] = found.get(self.group(summed), 0.0) + size
+        return found
+
+    def ways(self, summed: tuple[str, ...]) -> int:
+        """Ranks that share a parameter's states."""
+        return self.size * (self.wide_ways if self.is_wide(summed) else 1) if self.zero else 1
+
+    def takes_turns(self, kinds: Iterable[tuple[str, ...]]) -> bool:
+        """Whether a stage's gradients stand by themselves, from its first backward: none are summed in buckets, which
+        hold those of all stages and stay.
+
+        kinds  operator axes over which its parameters' gradients are summed
+        """
+        return self.zero > 0 or not (self.size > 1 or any(map(self.beside, kinds)))
+
+    def is_wide(self, summed: tuple[str, ...]) -> bool:
+        """Whether a parameter whose gradient is summed over these axes is sharded over those that split experts."""
+        return bool(self.wide) and self.wide[0] in summed
+
+    @property
+    def elsewhere(self) -> float:
+        """Of a dense weight's bytes those whose states other ranks along the axes of ``wide`` have."""
+        return 1 - 1 / self.wide_ways
+
+    @property
+    def across(self) -> str:
+        """The axis along which ranks of several replicas hold the same shard; "" where there is one replica."""
+        return replicated(self.prices.mesh.size("dp"), self.replicas)[0] if self.replicas > 1 else ""
+
+    def shard_bytes(self, bytes: float, axes: str) -> float:
+        """A rank's share of gradients as they are summed, of so many bytes of parameters."""
+        return self.prices.summed * bytes / math.prod(self.prices.mesh.size(axis) for axis in axes.split(","))
+
+    @property
+    def host(self) -> Host:
+        """Of the device, whose profile knows it wherever something is offloaded."""
+        host = self.prices.device.host
+        assert host is not None, f"{self.prices.device.name} has no host"
+        return host
+
+    @property
+    def sharded(self) -> bool:
+        """Whether fully_shard splits parameters, or has the host keep them."""
+        return self.zero > 0 and (self.shared or self.offload == "parameters")
+
+    @property
+    def publishes(self) -> bool:
+        """Whether masters stand beside what is computed with, and are copied to it after an update."""
+        return not self.sharded and self.prices.stored > 1
+
+    @property
+    def scatters_each(self) -> bool:
+        """Whether gradients are scattered in each microbatch rather than once a step."""
+        return self.zero >= 2 and not self.piped
+
+    @property
+    def scatters_once(self) -> bool:
+        """Whether whole gradients accumulate, and are scattered once a step."""
+        return self.sharded and not self.scatters_each
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the chain's last segment stays gathered from its forward to its backward, which is next."""
+        return self.zero == 3 and not self.piped
+
+    def gathers(self, microbatches: int, last: bool = False) -> int:
+        """How often a step gathers each segment's parameters; ``last``: those of the chain's last segment."""
+        return 1 if self.zero < 3 else (2 - (last and self.keeps_last)) * microbatches
+
+    @property
+    def parameter_share(self) -> float:
+        """Bytes of parameters held between uses, per byte of them: what is computed with, of two versions both, its
+        master, unless the host has it, and what an outer optimizer has beside; under ZeRO the shard, which is the
+        master, and at levels 1 and 2 the gathered."""
+        if self.sharded:
+            return self.shard_share + (self.zero < 3)
+        masters = self.prices.stored if self.publishes and self.offload != "optimizer" else 0.0
+        return self.versions + masters + 2 * self.prices.stored * self.outer
+
+    def frozen_share(self, whole: tuple[str, ...] = ()) -> float:
+        """The same of parameters that aren't trained.
+
+        whole  operator axes along which they are whole
+        """
+        if self.zero < 3:
+            return 1.0
+        return 1 / self.ways(whole) if self.offload != "parameters" or self.host.own else 0.0
+
+    def frozen_host_share(self, whole: tuple[str, ...] = ()) -> float:
+        """Of these the bytes in a host's memory apart."""
+        return 1 / self.ways(whole) if self.zero == 3 and self.offload == "parameters" and not self.host.own else 0.0
+
+    @property
+    def gradient_share(self) -> float:
+        """The same of gradients: those that are scattered once a step accumulate whole until then."""
+        return self.shard_share + (self.prices.stored if self.scatters_once else 0.0)
+
+    @property
+    def gradient_shares(self) -> tuple[float, ...]:
+        """The same by what stands of a stage's gradients (``cost.interleaved``)."""
+        share, kept = self.gradient_share * self.prices.training, self.shard_share * self.prices.training
+        return (0.0, kept, share - kept, share) if self.scatters_once else (0.0, share, share, share)
+
+    @property
+    def sharded_gradients(self) -> tuple[float, ...]:
+        """Of these what ZeRO shards."""
+        kept = self.shard_share * self.prices.training * (self.zero > 0)
+        return (0.0, kept, 0.0 if self.scatters_once else kept, kept)
+
+    @property
+    def shard_share(self) -> float:
+        """What is stored of them between steps, per byte of them, on the device."""
+        return self.optimizer_share if self.offload != "parameters" else 0.0
+
+    @property
+    def optimizer_share(self) -> float:
+        """Bytes that one device's optimizer updates, per byte of the parameters that are used there."""
+        return self.prices.stored * (1.0 if self.zero == 0 else 1 / self.size)
+
+    def states_share(self, states: float) -> float:
+        """Bytes on the device of the optimizer's states, per byte of parameters; of what is offloaded, too, where the
+        device's memory is the host's own."""
+        if not self.offloads:
+            return states * self.optimizer_share
+        return self.offloaded_share(states) if self.host.own else 0.0
+
+    def host_share(self, states: float) -> float:
+        """Bytes in a host's memory apart, per byte of parameters."""
+        return self.offloaded_share(states) if self.offloads and not self.host.own else 0.0
+
+    def offloaded_share(self, states: float) -> float:
+        """What the host holds, per byte of parameters: those that it updates, their gradients and states."""
+        return (2 + states) * self.optimizer_share
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the host keeps the optimizer's states, and updates."""
+        return self.offload in ("optimizer", "parameters")
+
+    @property
+    def gathered_segments(self) -> tuple[float, float]:
+        """Segments whose parameters, and whose gradients, stand whole at once: the one in use, the one prefetched."""
+        return (2.0 if self.zero == 3 else 0.0, self.prices.stored if self.scatters_each else 0.0)
