@@ -89,6 +89,7 @@ ORDER = (
     "cost.single_steps",
     "cost.operators",
     "cost.prices",
+    "cost.zero_shares",
     "cost.zero_costs",
     "cost.gathered_optimizer",
     "cost.step",
