@@ -11,6 +11,7 @@ import torch
 from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType, Typed, free_name, walk_refs
 
 Value = object  # Ref, a Python scalar, or a tuple of these: what an operator of torch.fx takes or gives
+HALVES = frozenset({"float16", "bfloat16"})
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -120,6 +121,15 @@ class Builder:
 
     def cast(self, x: Ref, dtype: str) -> Ref:
         return x if self.type(x).dtype == dtype else self.emit("aten.to.dtype", x, DType(dtype))
+
+    def narrowed(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """What an operator of products takes where halves meet wider numbers: halves, as under autocast."""
+        floats = {self.type(x).dtype for x in values if isinstance(x, Ref) and self.type(x).floating}
+        half = floats & HALVES
+        if len(floats) < 2 or len(half) != 1:
+            return values
+        (dtype,) = half
+        return tuple(self.cast(x, dtype) if isinstance(x, Ref) and self.type(x).floating else x for x in values)
 
     def permute(self, x: Ref, dims: Iterable[int]) -> Ref:
         dims = tuple(dims)

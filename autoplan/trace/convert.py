@@ -39,6 +39,8 @@ from autoplan.trace.passes.literals import literal
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
 ATEN = "aten."
 DIMS = ("dim", "dim0", "dim1", "dims")
+PRODUCTS = frozenset(f"aten.{name}.default" for name in ("linear", "mm", "matmul", "bmm", "mv", "addmm", "baddbmm"))
+"""What autocast runs in halves: a wider operand, as what a float32 buffer was added to, is cast to them."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Converter:
             if (rows := masked.kept(self.builder, op, args)) is not None:
                 return rows
         known = self.table.get(op)
+        if op in PRODUCTS:
+            args = self.builder.narrowed(args)
         if known:
             return known(self.builder, *args, **kwargs)
         if isinstance(node.target, torch._ops.OpOverload) and op not in registered():

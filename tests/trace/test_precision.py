@@ -5,11 +5,40 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from autoplan.options import PRECISIONS
 from autoplan.trace.passes.precision import FLOATING, compute_dtype, in_precision, widened
 from autoplan.trace.pipeline import trace
 from tests.support import zoo
+
+
+class Wider(nn.Module):
+    """Products of halves with a float32 buffer, and a float32 loss of theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.register_buffer("mean", torch.ones(8))
+        self.register_buffer("mixes", torch.ones(8, 8))
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        scores = self.fc(x - self.mean) @ self.mixes
+        return F.ctc_loss(scores.log_softmax(-1).transpose(0, 1), target, lengths + 4, lengths)
+
+
+def test_halves_that_meet_wider_numbers_are_as_under_autocast() -> None:
+    batch = (torch.ones(4, 6, 8), torch.ones(4, 3, dtype=torch.long), torch.full((4,), 2))
+    model = trace(Wider(), batch, training=True, dtype="bfloat16")
+    products = ("aten.linear.default", "aten.matmul.default", "autoplan.ctc_losses")
+    met = set()
+    for block in model.blocks:
+        types = {**model.types(), **block.types()}
+        read = [(node.op, types[name]) for node in block.nodes for name in node.operands if node.op in products]
+        met |= {(op, kind.dtype) for op, kind in read if kind.floating}
+    assert met == {
+        ("aten.linear.default", "bfloat16"), ("aten.matmul.default", "bfloat16"), ("autoplan.ctc_losses", "float32"),
+    }  # fmt: skip
 
 
 def test_every_precision_has_a_dtype() -> None:

@@ -62,6 +62,20 @@ class Growing(nn.Module):
         return self.fc(x).sum()
 
 
+class Untied(nn.Module):
+    """Puts a tensor in the place of a buffer that has another name, too: from then on there are two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.register_buffer("kept", torch.zeros(8))
+        self.register_buffer("also", self.kept)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept = self.kept + self.fc(x).detach().mean(0)
+        return (self.fc(x) - self.kept + self.also).sum()
+
+
 class WrongShape(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -127,6 +141,11 @@ def test_a_parameter_that_forward_changes_is_named() -> None:
 def test_a_buffer_keeps_its_shape() -> None:
     with pytest.raises(TraceError, match=r"kept: forward puts torch.float32 of \[4, 8\] in place of this buffer"):
         trace(Growing(), (X,), training=True)
+
+
+def test_a_buffer_of_two_names_is_put_under_both() -> None:
+    with pytest.raises(TraceError, match="kept: forward puts another tensor in its place, while also stays"):
+        trace(Untied(), (X,), training=True)
 
 
 def test_too_many_values_written_in_forward_are_an_error() -> None:

@@ -25,6 +25,21 @@ class Changing(nn.Module):
         return self.function(self.body(x)).square().mean()
 
 
+class Exchanged(nn.Module):
+    """Two buffers that change places, of which the second is the first to be put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("average", torch.zeros(WIDTH))
+        self.register_buffer("before", torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        self.before, self.average = self.average, 0.5 * self.before + h.detach().mean(0)
+        return (h - self.average + self.before).square().mean()
+
+
 def before_and_after(h: Tensor) -> Tensor:
     first = h[1:]
     h.add_(1)
@@ -92,6 +107,15 @@ def test_as_eager_execution(function: Callable[[Tensor], Tensor]) -> None:
     module, x = Changing(function), torch.randn(4, WIDTH)
     model = trace(module, (x,), training=True)
     torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), module(x))
+
+
+def test_a_buffer_put_in_the_place_of_another() -> None:
+    module, x = Exchanged(), torch.randn(4, WIDTH)
+    model = trace(module, (x,), training=True)
+    state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    for _ in range(2):
+        torch.testing.assert_close(interpret(model, state, {"x": x}), module(x).detach())
+    torch.testing.assert_close(state, dict(module.state_dict()))
 
 
 def test_an_operator_in_place_is_the_one_that_takes_the_same() -> None:

@@ -73,6 +73,7 @@ def write_assigned(model: nn.Module, held: Mapping[str, torch.Tensor]) -> None:
     """``self.mean = new`` becomes ``self.mean.copy_(new)``: torch.export loses it of a submodule's buffer. TraceError
     where the new value is none of the buffer's shape and dtype."""
     now = buffers_of(model)
+    values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # a copy: a value may be a buffer, too
     for name, buffer in held.items():
         value = now.get(name)
         if value is buffer:
@@ -81,9 +82,15 @@ def write_assigned(model: nn.Module, held: Mapping[str, torch.Tensor]) -> None:
             found = "nothing" if value is None else f"{value.dtype} of {list(value.shape)}"
             cause = f"forward puts {found} in place of this buffer of {buffer.dtype}, {list(buffer.shape)}"
             raise TraceError(name, cause, "keep the buffer's shape and dtype: write to a part of a larger one")
-        buffer.copy_(value.detach())
+        for other in (other for other in held if held[other] is buffer and now.get(other) is not value):
+            cause = f"forward puts another tensor in its place, while {other} stays the one that both are"
+            raise TraceError(name, cause, "write to it in place, with copy_, or give each a buffer of its own")
+        values[id(buffer)] = buffer, value.detach().clone()
+    for buffer, value in values.values():
+        buffer.copy_(value)
+    for name in (name for name, value in now.items() if id(held.get(name)) in values and value is not held[name]):
         owner, _, key = name.rpartition(".")
-        setattr(model.get_submodule(owner), key, buffer)
+        setattr(model.get_submodule(owner), key, held[name])
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from autoplan.errors import TraceError
 from autoplan.ir.graph import TensorType
+from autoplan.trace.builder import HALVES
 from autoplan.trace.canonical_forms import Builder, Ref, form
 from autoplan.trace.forms.nn.penalties import (
     MEAN,
@@ -97,6 +98,8 @@ def ctc_losses(
     if len(b.shape(targets)) != 2:
         cause = "the targets of all rows stand one after the other, and where a row's begin depends on their values"
         raise TraceError("F.ctc_loss", cause, "give targets of [rows, longest], with their lengths")
+    if b.type(log_probs).dtype in HALVES:  # of which torch has no such loss: autocast widens them, too
+        log_probs = b.cast(log_probs, "float32")
     kind = TensorType(b.shape(log_probs)[1:2], b.type(log_probs).dtype)
     args = (log_probs, targets, valid, input_lengths, target_lengths, blank, zero_infinity)
     return b.emit("autoplan.ctc_losses", *args, type=kind)
