@@ -50,13 +50,23 @@ def traced_model(
     check_dtypes(module, inputs, loss_fn, training.precision)
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     model = trace(module, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
-    model = in_precision(model, training.precision)
+    model = with_rounded_noted(in_precision(model, training.precision), training.precision)
     model = with_randomness(model, training.randomness) if isinstance(training, Training) else model
     check_result(model, is_training)
     if isinstance(training, Training) and training.apart and not evaluated:
         plain = replace(training, statistics="batch")
         check_apart(model, inputs, lambda other: traced_model(module, other, loss_fn, plain))
     return model
+
+
+def with_rounded_noted(model: Model, precision: str) -> Model:
+    """The model with a note of its frozen parameters, where they are kept in halves."""
+    frozen = [parameter.source for parameter in model.parameters if not parameter.trainable]
+    if not frozen or not precision.endswith("-mixed"):
+        return model
+    several = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
+    note = f"frozen parameters are kept in {compute_dtype(precision)}, and saved as rounded to it: {frozen[0]}{several}"
+    return replace(model, notes=(*model.notes, note))
 
 
 def compile_model(

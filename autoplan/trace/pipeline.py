@@ -16,6 +16,7 @@ from autoplan.trace.builder import type_of
 from autoplan.trace.caches import forgetting
 from autoplan.trace.capture import capture
 from autoplan.trace.checks.autograd_functions import forms_of, watched
+from autoplan.trace.checks.changed_state import check_names
 from autoplan.trace.checks.hooks import check_hooks, hook_notes
 from autoplan.trace.checks.modes import mode_notes, set_modes, wholly_evaluated
 from autoplan.trace.checks.observed import Observed, Seen
@@ -104,6 +105,7 @@ def flat_within(
         if seen.changed:
             check_settled(program, module, batch, mode, anew)
     flat = replace(flatten(model, convert(program, names)), notes=tuple(seen.noted))
+    check_names(model, flat.nodes)
     if trains:
         if found := forms_of(calls):
             return flat_within(model, inputs, loss_fn, training, dtype, kept, evaluated, [*forms, *found])

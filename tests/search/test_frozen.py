@@ -37,6 +37,8 @@ def plans() -> Mapping[int, Plan]:
 
 def test_a_device_holds_of_frozen_weights_what_it_computes_with(plans: Mapping[int, Plan]) -> None:
     """In bfloat16, and of ZeRO-3 a shard; of trained ones that, a float32 master and two moments."""
+    note = "frozen parameters are kept in bfloat16, and saved as rounded to it: "
+    assert all(any(each.startswith(note) for each in plan.record.model.notes) for plan in plans.values())
     memory = {zero: plan.predicted.peak_bytes[0] for zero, plan in plans.items()}
     assert memory[0].parameters == 2 * FROZEN + (2 + 4) * TRAINED
     assert memory[1].parameters == memory[2].parameters == 2 * FROZEN + (2 + 4 / RANKS) * TRAINED

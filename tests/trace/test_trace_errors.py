@@ -51,6 +51,17 @@ class Clamped(nn.Module):
         return self.fc(x).sum()
 
 
+class Averaging(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.mean.lerp_(x.mean(0), 0.1)
+        return x - self.mean
+
+
 class Growing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -146,6 +157,13 @@ def test_a_buffer_keeps_its_shape() -> None:
 def test_a_buffer_of_two_names_is_put_under_both() -> None:
     with pytest.raises(TraceError, match="kept: forward puts another tensor in its place, while also stays"):
         trace(Untied(), (X,), training=True)
+
+
+def test_a_changed_buffer_has_one_name() -> None:
+    module = nn.Sequential(Averaging(), nn.Linear(8, 8), Averaging())
+    module[2].mean = module[0].mean
+    with pytest.raises(TraceError, match=r"mean: forward changes it, and it is \d\.mean, too"):
+        trace(module, (X,), loss_fn=torch.sum, training=True)
 
 
 def test_too_many_values_written_in_forward_are_an_error() -> None:

@@ -1,11 +1,12 @@
 """What a graph changes in place of what a model or a batch holds: buffers may change, nothing else."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from torch import fx
+from torch import fx, nn
 from torch.export import ExportedProgram
 
 from autoplan.errors import TraceError
+from autoplan.ir.graph import UPDATE_BUFFER, Node
 from autoplan.trace.builder import Value
 from autoplan.trace.direct import alone
 
@@ -39,3 +40,14 @@ def check_alone(place: fx.Node, region: fx.Node, module: str) -> None:
     if not alone(place, region):
         cause = f"a tensor that it changes in place in module {module or 'the root'!r} has another view, which is read"
         raise TraceError("torch.no_grad()", cause, "write the new value to the tensor itself, or make it anew")
+
+
+def check_names(model: nn.Module, nodes: Iterable[Node]) -> None:
+    """TraceError where a buffer that forward changes has several names: a program keeps a buffer under one, and what
+    it saves would lack the others."""
+    held = dict(model.named_buffers(remove_duplicate=False))
+    for name in (node.operands[0] for node in nodes if node.op == UPDATE_BUFFER):
+        others = [other for other, tensor in held.items() if other != name and tensor is held.get(name)]
+        if others:
+            cause = f"forward changes it, and it is {others[0]}, too: a program keeps a changed buffer under one name"
+            raise TraceError(name, cause, "give each module a buffer of its own, or share one module alone")
