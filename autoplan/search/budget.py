@@ -21,8 +21,7 @@ class SearchBudget:
     leaner          plans at prices of bytes that are tried beside the fastest operators. What they gain falls off
                     quickly.
     far, further    times a limit that a plan with several stages on a rank may take for leaner operators to be tried,
-                    the first and then others, since each has its stages searched. Of 60 candidates the first saved 6%
-                    at most, the others 2%.
+                    the first and then others, since each has its stages searched: what they save falls off as quickly
     memory_budgets  times that the quickest operators under a memory limit are sought. Each moves the limit by what the
                     operator problem doesn't count; the last changes are below a percent.
     quick           operators are solved once for each tensor axis and priced for other microbatches. Bounds that solve
