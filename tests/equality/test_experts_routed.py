@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from autoplan.ir.typed_program import Compute
 from autoplan.models.inputs import hf_inputs
 from autoplan.ops.experts import experts
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
-from autoplan.runtime.ops.experts.routed import routed_experts
+from autoplan.runtime.ops.experts.routed import routed_experts, run
 from autoplan.runtime.ops.experts.routing import Message
 from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
@@ -72,6 +73,29 @@ def test_tokens_meet_their_experts_wherever_these_are(
     """Ranks that nobody sends anything, a rank that has no token, both; first products kept, or computed again."""
     errors = pool.run(farthest, dtype, chosen, cuts, keep)
     assert max(errors) < (1e-10 if dtype == torch.float64 else 1e-3)
+
+
+def offsets(rank: int, size: int) -> set[int]:
+    """Where in their storages those tensors begin that the operator returns, when its indices come as a GPU's do."""
+    (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
+    hidden, index, scores, weights = operands(torch.float64, "any")
+    own = [weight.detach()[rank * EXPERTS // size : (rank + 1) * EXPERTS // size] for weight in weights]
+    found = torch.nonzero_static
+
+    def by_columns(x: Tensor, *, size: int) -> Tensor:
+        return found(x, size=size).t().contiguous().t()
+
+    with torch.no_grad(), patch.object(torch, "nonzero_static", by_columns):
+        assert axis.group is not None
+        peers = (axis.group.group_name, axis.size, axis.rank, list(axis.places))
+        result, kept = run(hidden, index, scores, own[:2], own[2], [], SWIGLU, False, False, True, *peers)
+    return {x.storage_offset() for x in (result, *kept)}
+
+
+def test_what_the_operator_returns_begins_with_its_storage(pool: RankPool) -> None:
+    """Inductor's code for a GPU asserts that it begins at 16 bytes. There ``nonzero_static`` gives column after column,
+    so that the second one begins at any offset."""
+    assert set().union(*pool.run(offsets)) == {0}
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5])

@@ -68,7 +68,10 @@ class Journey:
         even = [[even_rows(index, experts, peers.size), index.numel() // peers.size]] * peers.size
         counts = host.read(both, lambda: [even] * 2)
         there = sum(rows for rows, _ in counts[0])
-        tokens = torch.nonzero_static(goes, size=there)[:, 1].contiguous()  # as many as were counted: no second wait
+        places = torch.nonzero_static(goes, size=there)  # as many as were counted: no second wait
+        # A GPU gives column after column, so a column is contiguous where it lies, at any offset. What a custom
+        # operator returns has to begin at 16 bytes: inductor's code asserts it.
+        tokens = places[:, 1].clone(memory_format=torch.contiguous_format)
         return Journey.again(tokens, counts, peers)
 
     @staticmethod
