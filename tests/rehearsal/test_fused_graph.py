@@ -20,7 +20,8 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from autoplan.rehearsal.device import fused_graph
-from autoplan.rehearsal.device.fused_graph import fused, is_a_view, is_an_operator
+from autoplan.rehearsal.device.compiled import TANGENTS
+from autoplan.rehearsal.device.fused_graph import fused, is_a_view, is_an_operator, kept_alone
 
 ROWS, WIDTH, INNER, HEADS = 6, 16, 24, 2
 
@@ -43,7 +44,13 @@ def rotated(x: Tensor, weight: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return functional.softmax(turned @ turned.transpose(1, 2), -1) @ turned
 
 
+def lost(x: Tensor, head: Tensor) -> Tensor:
+    logits = functional.linear(functional.silu(x), head)
+    return functional.cross_entropy(logits.float(), torch.arange(ROWS))
+
+
 GIVEN = {
+    lost: ((ROWS, WIDTH), (INNER, WIDTH)),
     gated: ((ROWS, WIDTH), (WIDTH,), (INNER, WIDTH), (INNER, WIDTH), (WIDTH, INNER)),
     convolved: ((2, 4, 8, 8), (8, 4, 3, 3), (8,), (8,), (8,), (8, 12, 3, 3)),
     rotated: ((ROWS, WIDTH), (WIDTH, WIDTH), (ROWS, WIDTH // HEADS), (ROWS, WIDTH // HEADS)),
@@ -59,7 +66,7 @@ class Values(fx.Interpreter):
 
 def graphs_of(function: Callable[..., Tensor]) -> list[tuple[fx.GraphModule, list]]:
     """A function's graphs, forward and backward, each with what it was given."""
-    found = []
+    found: list[tuple[fx.GraphModule, list]] = []
 
     def noted(graph: fx.GraphModule, _: object) -> Callable:
         def run(*given: Any) -> Any:
@@ -88,37 +95,57 @@ def test_kernels_give_what_the_graph_gives(function: Callable[..., Tensor]) -> N
             assert (one is other is None) or torch.equal(one, other)
 
 
-def written(graph: fx.GraphModule) -> Counter[int]:
-    """How many tensors of so many bytes the calls of a graph write."""
-    kernels, found = fused(graph), Counter[int]()
+def written(graph: fx.GraphModule, donated: frozenset[str] = frozenset(), in_place: bool = False) -> Counter[int]:
+    """How many tensors of so many bytes the calls of a graph write; ``in_place``: to memory of their own."""
+    kernels, found = fused(graph, donated), Counter[int]()
     for node in kernels.graph.nodes:
-        made = kernels.get_submodule(node.target).writes if node.op == "call_module" else [node]
+        made = [node]
+        if node.op == "call_module":
+            kernel = kernels.get_submodule(node.target)
+            made = [each for n, each in enumerate(kernel.writes) if not (in_place and n in kernel.places)]
         if node.op == "call_module" or (is_an_operator(node) and not is_a_view(node)):
             values = tree_leaves([each.meta["val"] for each in made])
             found.update(x.numel() * x.element_size() for x in values if isinstance(x, Tensor))
     return found
 
 
-def written_by_inductor(function: Callable[..., Tensor]) -> Counter[int]:
+def written_by_inductor(function: Callable[..., Tensor], in_place: bool) -> Counter[int]:
     """The same of inductor's own code for the backward."""
     given = [torch.randn(shape, requires_grad=True) for shape in GIVEN[function]]
     torch._dynamo.reset()
-    with config.patch({"fx_graph_cache": False, "inplace_buffers": False, "allow_buffer_reuse": False}):
+    with config.patch({"fx_graph_cache": False, "inplace_buffers": in_place, "allow_buffer_reuse": False}):
         _, (_, backward) = run_fw_bw_and_get_code(lambda: torch.compile(function, fullgraph=True)(*given))
     found = re.findall(r"empty_strided_cpu\(\(([\d, ]*)\), [^t]*torch\.(\w+)\)", backward)
     shapes = [([int(n) for n in shape.split(",") if n.strip()], dtype) for shape, dtype in found]
     return Counter(math.prod(shape) * getattr(torch, dtype).itemsize for shape, dtype in shapes)
 
 
+def donated(forward: fx.GraphModule, backward: fx.GraphModule) -> frozenset[str]:
+    kept = [n for n in backward.graph.nodes if n.op == "placeholder" and not n.name.startswith(TANGENTS)]
+    return kept_alone(forward, len(kept))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [gated, rotated], ids=lambda f: f.__name__)
-def test_a_backward_writes_what_inductor_writes(function: Callable[..., Tensor]) -> None:
+@pytest.mark.parametrize(
+    ("function", "in_place"),
+    [(gated, False), (rotated, False), (lost, False), (gated, True), (lost, True)],
+    ids=["gated, apart", "rotated, apart", "lost, apart", "gated, in place", "lost, in place"],
+)
+def test_a_backward_writes_what_inductor_writes(function: Callable[..., Tensor], in_place: bool) -> None:
     """But for numbers of one row each, which its kernels on a CPU write more of. (Its convolutions on a CPU are others,
-    and of a forward it joins a product with the sum behind it.)"""
-    _, (backward, _) = graphs_of(function)
+    of a forward it joins a product with the sum behind it, and a softmax's backward overwrites nothing.)"""
+    (forward, _), (backward, _) = graphs_of(function)
     large = 4 * ROWS * 4
-    rehearsed, real = written(backward), written_by_inductor(function)
+    rehearsed = written(backward, donated(forward, backward), in_place)
+    real = written_by_inductor(function, in_place)
     assert {size: n for size, n in rehearsed.items() if size > large} == {s: n for s, n in real.items() if s > large}
+
+
+def test_the_gradient_of_the_logits_takes_their_place() -> None:
+    (forward, _), (backward, _) = graphs_of(lost)
+    logits = 4 * ROWS * INNER
+    apart, over = (written(backward, donated(forward, backward), in_place)[logits] for in_place in (False, True))
+    assert apart == over + 1
 
 
 @pytest.mark.parametrize(

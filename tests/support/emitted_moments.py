@@ -115,6 +115,8 @@ class _Block:
         ends = {n: ALWAYS if n in kept | self.outputs else last.get(n, self.made[n]) for n in stored}
         forward = [
             sum(self.sizes[n] for n in stored if self.made[n] <= at <= ends[n]) + sum(beside[: at + 1])
+            - self.overlap(at, [n for n in stored if self.made[n] < at == ends[n]],
+                           [n for n in stored if self.made[n] == at])
             for at in range(count)
         ]
         ahead = max(forward, default=0) - (total - entered)
@@ -127,9 +129,26 @@ class _Block:
         back = [
             sum(self.sizes[n] for n in kept if first.get(n, -1) <= at) + sum(beside[: at + 1])
             + sum(self.sizes[n] for n, born, died in gradients if died <= at <= born)
+            - (self.written_over(at, [n for n in kept if first.get(n, -1) == at], gradients) if at < count else 0)
             for at in range(count + 1)
         ]  # fmt: skip
         return Moments(round(total), round(max(0, ahead, max(back) - total)))
+
+    def written_over(self, at: int, gone: Sequence[str], gradients: Sequence[tuple[str, int, int]]) -> int:
+        """Bytes that a kernel's backward writes where something ends: no input of the block, no parameter, no gradient
+        of a result."""
+        given = {v.name for v in (*self.block.inputs, *self.block.parameters)} | self.outputs
+        ended = [n for n in gone if n not in given]
+        ended += [n for n, _, died in gradients if died == at and n not in self.outputs | self.parameters]
+        return self.overlap(at, ended, [n for n, born, _ in gradients if born == at])
+
+    def overlap(self, at: int, ended: Sequence[str], made: Sequence[str]) -> int:
+        """Bytes of what a kernel that goes element by element makes, as far as something as large ends there."""
+        unit = self.units[at]
+        if not all(isinstance(s, Compute) and self.operators[s.value.name].rule.cost == "memory" for s in unit):
+            return 0
+        gone, new = ([self.sizes[n] for n in names] for names in (ended, made))
+        return sum(size * min(new.count(size), gone.count(size)) for size in set(new))
 
     def gradients(self, stored: set[str]) -> list[tuple[str, int, int]]:
         """(storage, the kernel whose backward makes its gradient first, the kernel whose backward reads it): a

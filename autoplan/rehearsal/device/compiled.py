@@ -26,10 +26,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from autoplan.rehearsal.device.call_recorder import Recorder
-from autoplan.rehearsal.device.fused_graph import fused
+from autoplan.rehearsal.device.fused_graph import fused, kept_alone
 from autoplan.rehearsal.device.repeated import graph_runner
 from autoplan.runtime.memory import selective
 from autoplan.runtime.parallel.zero import segments_of
+
+TANGENTS = "tangents"  # how torch names those arguments of a backward graph that the forward hasn't kept
 
 
 def partition_segments(stages: Sequence[nn.Module], recorder: Recorder | None = None) -> None:
@@ -71,11 +73,19 @@ def _graph(
         with_values = _Bare(segment, plain)
         return functional_call(with_values, {f"segment.{n}": v for n, v in values.items()}, given[len(names) :])
 
-    def run(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list], Any]:
+    forwards: list[fx.GraphModule] = []
+
+    def forward(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list], Any]:
+        forwards.append(graph)
         return graph_runner(fused(graph), recorder)
 
+    def backward(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list], Any]:
+        given = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        kept = sum(not name.startswith(TANGENTS) for name in given)
+        return graph_runner(fused(graph, kept_alone(forwards[-1], kept)), recorder)
+
     return aot_function(
-        flat, fw_compiler=run, bw_compiler=run, partition_fn=min_cut_rematerialization_partition,
+        flat, fw_compiler=forward, bw_compiler=backward, partition_fn=min_cut_rematerialization_partition,
         decompositions=select_decomp_table(),
     )  # fmt: skip
 

@@ -5,6 +5,10 @@ Inductor's rules for a GPU, of its own defaults (``torch._inductor.config``). An
 computed where it is read, unless a call that is no kernel of its own making (a product, a collective) wants it, or the
 graph's end, or several readers while it reads much. Reductions are written. Of what is written, operators over the same
 elements that follow from one another run in one kernel, if nothing on the way between them lies outside of it.
+
+An elementwise result takes the place of what its kernel reads and nobody reads later, where both are laid out alike
+(``torch._inductor.config.inplace_buffers``). What the forward kept for the backward may be overwritten so, too: torch
+donates it (``torch._functorch.config.donated_buffer``).
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -47,23 +52,44 @@ OWN = ("aten", "prims")
 """Namespaces of operators that send nothing."""
 
 
-def fused(graph: fx.GraphModule) -> fx.GraphModule:
-    """The same values from a graph whose calls are kernels."""
-    return _Fused(graph).written()
+def fused(graph: fx.GraphModule, donated: frozenset[str] = frozenset()) -> fx.GraphModule:
+    """The same values from a graph whose calls are kernels.
+
+    donated  names of the arguments that nobody reads beside it
+    """
+    return _Fused(graph, donated).written()
+
+
+def kept_alone(forward: fx.GraphModule, kept: int) -> frozenset[str]:
+    """Of the last ``kept`` results of a forward graph, which the backward gets, the names of those that it has alone:
+    no argument of the forward, no result that a user has, nor a view of one."""
+    views = _Views(forward.graph)
+    results = [x for x in forward.graph.output_node().args[0] if isinstance(x, fx.Node)]  # type: ignore[union-attr]
+    own, saved = results[: len(results) - kept], results[len(results) - kept :]
+    others = Counter(views.base[x] for x in {*own, *saved})
+    others.update(views.base[x] for x in own)  # what is both a result and kept counts twice
+    return frozenset(x.name for x in saved if others[views.base[x]] == 1 and views.base[x].op != "placeholder")
+
+
+class _Views:
+    """base  of each value the one that it is a view of, itself where it is none"""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.base: dict[fx.Node, fx.Node] = {}
+        for node in graph.nodes:
+            self.base[node] = self.base[node.all_input_nodes[0]] if is_a_view(node) else node
 
 
 class _Fused:
-    """base     of each value the one that it is a view of, itself where it is none
+    """base     as of ``_Views``
     reads       of each value that isn't written, and of each that is, the written ones that it is computed from
     written_by  the kernel of each value that lies in memory or in a kernel, under one of its values
     """
 
-    def __init__(self, graph: fx.GraphModule) -> None:
-        self.graph, self.nodes = graph, list(graph.graph.nodes)
+    def __init__(self, graph: fx.GraphModule, donated: frozenset[str]) -> None:
+        self.graph, self.nodes, self.donated = graph, list(graph.graph.nodes), donated
         self.place = {node: place for place, node in enumerate(self.nodes)}
-        self.base: dict[fx.Node, fx.Node] = {}
-        for node in self.nodes:
-            self.base[node] = self.base[node.all_input_nodes[0]] if is_a_view(node) else node
+        self.base = _Views(graph.graph).base
         self.reads: dict[fx.Node, tuple[fx.Node, ...]] = {}
         self.stored = self.in_memory()
         self.kernels = self.joined()
@@ -124,6 +150,15 @@ class _Fused:
                 if not missing[other]:
                     heapq.heappush(ready, (self.place[members[other][-1]], other))
 
+    def last_reads(self, sequence: Sequence[Sequence[fx.Node]]) -> Mapping[fx.Node, float]:
+        """The number of the last kernel that reads each value; never, of what isn't the graph's own to overwrite."""
+        last: dict[fx.Node, float] = {}
+        for number, members in enumerate(sequence):
+            last |= {read: number for node in members for read in self.reads[node]}
+        given = [n for n in self.nodes if n.op in ("placeholder", "get_attr") and n.name not in self.donated]
+        results = [self.base[x] for x in self.graph.graph.output_node().all_input_nodes]
+        return last | dict.fromkeys((*given, *results), math.inf)
+
     def written(self) -> fx.GraphModule:
         new = fx.Graph()
         known: dict[fx.Node, fx.Node] = {}
@@ -133,11 +168,14 @@ class _Fused:
                 known[node] = new.node_copy(node, value)
             return known[node]
 
-        for number, members in enumerate(self.order()):
+        sequence = list(self.order())
+        last = self.last_reads(sequence)
+        for number, members in enumerate(sequence):
             if not (is_elementwise(members[0]) or is_reduction(members[0])):
                 value(members[0])
                 continue
             kernel = _Kernel(self, members)
+            kernel.take_places([read for read in kernel.reads if last.get(read, number) <= number])
             self.graph.add_submodule(f"kernel_{number}", kernel)
             made = new.call_module(f"kernel_{number}", tuple(value(read) for read in kernel.reads))
             known |= {node: new.call_function(operator.getitem, (made, n)) for n, node in enumerate(kernel.writes)}
@@ -165,14 +203,26 @@ class _Kernel(nn.Module):
         names = dict.fromkeys(n.target._opname for n in inside.nodes if is_an_operator(n) and not is_a_view(n))
         self.name = f"fused {', '.join(list(names)[:NAMED])}"
         self.inside = fx.GraphModule(fused.graph, inside)
+        self.places: dict[int, int] = {}
+
+    def take_places(self, ended: Sequence[fx.Node]) -> None:
+        """Writes elementwise results over what nobody reads any more, one each."""
+        free = [self.reads.index(read) for read in ended]
+        for number, node in enumerate(self.writes):
+            place = next((p for p in free if is_elementwise(node) and alike(self.reads[p], node)), None)
+            if place is not None:
+                self.places[number] = place
+                free.remove(place)
 
     def forward(self, *given: Any) -> Any:
         if not given:  # constants
             return fx.Interpreter(self.inside).run()
         with unheard(given):
-            made = fx.Interpreter(self.inside).run(*given)
+            made = list(fx.Interpreter(self.inside).run(*given))
+            for number, place in self.places.items():
+                made[number] = given[place].as_strided(made[number].shape, made[number].stride())
         listener().fused(self.name, given, made)
-        return made
+        return tuple(made)
 
 
 def is_an_operator(node: fx.Node) -> bool:
@@ -216,6 +266,17 @@ def realized_operands(node: fx.Node) -> Sequence[fx.Node]:
     """The operands that are to lie in memory."""
     computed = is_a_view(node) or is_elementwise(node) or is_reduction(node)
     return () if computed else node.all_input_nodes
+
+
+def alike(one: fx.Node, other: fx.Node) -> bool:
+    """Whether two tensors are laid out alike in memory; dims of one may be several of the other's as one."""
+    x, y = one.meta["val"], other.meta["val"]
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or (x.dtype, x.numel()) != (y.dtype, y.numel()):
+        return False
+    if (x.shape, x.stride()) == (y.shape, y.stride()):
+        return True
+    borders, others = (set(accumulate(reversed(each.shape), operator.mul)) for each in (x, y))
+    return x.is_contiguous() and y.is_contiguous() and (borders <= others or others <= borders)
 
 
 def work_of(node: fx.Node) -> int:

@@ -4,6 +4,10 @@ What passes inside of a kernel (``cost.operators.fusion``) never stands. A resul
 it, if the backward doesn't. The backward goes through the kernels in reverse: each makes the gradients of what it read,
 lets go of those of what it made, and of what it was kept for. Views are one storage with what they are views of; a
 value that several read has one gradient, into which all are added.
+
+What a kernel makes element by element takes the place of what it reads last, if that is as large
+(``torch._inductor.config.inplace_buffers``): the gradient of the logits is written over the logits. What a segment was
+given stays: its inputs, parameters, and the gradients of its results.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ class Kernel:
     gives         of what it reads, what has a gradient
     saved         what its backward reads
     beside        bytes that it keeps beside
+    overwrites    whether it goes element by element over what it reads
     """
 
     reads: frozenset[Located]
@@ -39,6 +44,7 @@ class Kernel:
     gives: frozenset[Located]
     saved: frozenset[Located]
     beside: float
+    overwrites: bool
 
 
 def roots_of(steps: Iterable[Step]) -> Roots:
@@ -89,6 +95,7 @@ class CompiledWalk:
         self.kept = (kept_roots(steps, self.roots) | self.gathered) if self.training else frozenset[Located]()
         self.outputs = {self.root(at) for at in zip(block.outputs, choice.outputs, strict=True)}
         self.inputs = {(v.name, layout) for v, layout in zip(block.inputs, choice.inputs, strict=True)}
+        self.given = self.inputs | self.parameters | self.outputs
         self.kernels = self.kernels_of(steps)
 
     def root(self, at: Located) -> Located:
@@ -118,7 +125,8 @@ class CompiledWalk:
         saved = frozenset(self.root(at) for step in steps for at in kept_of(step)) | (reads & self.gathered)
         operators = [step.operator for step in steps if step.operator is not None]
         beside = sum(bytes_beside(o, self.strategies[o.node.name], self.mesh) for o in operators)
-        return Kernel(reads, makes, gives, saved, beside if self.training else 0.0)
+        overwrites = bool(operators) and all(operator.rule.cost == "memory" for operator in operators)
+        return Kernel(reads, makes, gives, saved, beside if self.training else 0.0, overwrites)
 
     def live(self) -> LiveBytes:
         if not self.training:
@@ -139,9 +147,10 @@ class CompiledWalk:
         for place, kernel in enumerate(self.kernels):
             alive |= kernel.makes
             held += self.total(kernel.makes) + kernel.beside
-            most = max(most, held)
             touched = (kernel.reads | kernel.makes) & alive - self.kept - self.outputs
             gone = {at for at in touched if last.get(at, place) <= place}
+            over = self.written_over(kernel.makes, gone & kernel.reads) if kernel.overwrites else 0
+            most = max(most, held - over)
             held, alive = held - self.total(gone), alive - gone
         return round(most)
 
@@ -152,12 +161,18 @@ class CompiledWalk:
         held: float = self.kept_bytes + self.total(grads)
         most = held
         for kernel in reversed(self.kernels):
-            if kernel.makes & grads:
-                made = kernel.gives - grads
-                held += self.total(made)
-                most = max(most, held)
-                ended = kernel.makes & grads | (made & self.parameters if adding else set())
-                held, grads = held - self.total(ended), (grads | made) - ended
             reading.subtract(kernel.saved)
-            held -= self.total(at for at in kernel.saved if not reading[at]) + kernel.beside
+            gone = {at for at in kernel.saved if not reading[at]}
+            if kernel.makes & grads:
+                made, read = kernel.gives - grads, kernel.makes & grads
+                over = self.written_over(made, [*gone - self.given, *read - self.outputs]) if kernel.overwrites else 0
+                held += self.total(made)
+                most = max(most, held - over)
+                ended = read | (made & self.parameters if adding else set())
+                held, grads = held - self.total(ended), (grads | made) - ended
+            held -= self.total(gone) + kernel.beside
         return round(most)
+
+    def written_over(self, made: Iterable[Located], ended: Iterable[Located]) -> int:
+        """Bytes of what is made that take the place of as many that nobody reads any more."""
+        return sum((Counter(map(self.bytes, made)) & Counter(map(self.bytes, ended))).elements())
