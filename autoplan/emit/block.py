@@ -31,11 +31,12 @@ from autoplan.emit.source import (
 from autoplan.emit.spelling import operand, spell
 from autoplan.ir.graph import Argument, free_name
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.ir.randomness import BY_RANK, KEY, is_random, random_operators
+from autoplan.ir.randomness import ATTENTION, BY_RANK, KEY, is_random, random_operators
 from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 from autoplan.runtime.inference.forward import MICROBATCHES
 from autoplan.runtime.parallel.seeding import DRAWN_OVER
 
+GROUPED_ATTENTION = "autoplan.grouped_query_attention"
 GATHERS = ("all_gather", "all_gather_invariant")
 """Steps that say whether a compiled segment keeps what they give."""
 
@@ -158,11 +159,17 @@ def expression(compute: Compute, scope: Scope, further: Mapping[str, str] = Mapp
         axes = ", ".join(axis_source(axis) for axis in compute.body_groups)
         source = spell(f"autoplan.{compute.body}", args, {**kwargs, "axes": f"({axes},)"}, rank)
     else:
-        source = spell(compute.op, args, kwargs, rank)
+        source = spell(function_of(compute), args, kwargs, rank)
     if compute.divisor == 1:
         return source
     whole = isinstance(ast.parse(source, mode="eval").body, ast.Call)
     return f"{source if whole else f'({source})'} / {operand(scope.literal(compute.divisor))}"
+
+
+def function_of(compute: Compute) -> str:
+    """Its operator; in float32 a function of the runtime's in place of an attention of grouped queries."""
+    grouped = compute.op == ATTENTION and dict(compute.kwargs).get("enable_gqa") is True
+    return GROUPED_ATTENTION if grouped and compute.value.type.dtype == "float32" else compute.op
 
 
 def emit_move(

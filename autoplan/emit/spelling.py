@@ -35,7 +35,7 @@ def spell(op: str, args: Sequence[str], kwargs: Mapping[str, str], rank: int) ->
     """
     op = op.removeprefix(WHOLE)
     namespace, name, overload = op.split(".", 2) if op.count(".") >= 2 else (*op.split(".", 1), "")
-    if name == "attention_by_rank":
+    if name in ("attention_by_rank", "grouped_query_attention"):
         return attention(args, kwargs, rank, name)
     if namespace == "autoplan":
         return call(name, args, kwargs)

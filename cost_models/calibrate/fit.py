@@ -1,7 +1,7 @@
 """Figures under which predictions meet measurements: least squares over the logarithm of predicted over measured.
 
-Ratios weigh a point of a microsecond as much as one of a second. Residuals beyond a fifth count less than squared, so
-that a few disturbed points don't move the rest.
+Ratios weigh a point of a microsecond as much as one of a second, unless a fit is told to count the longer for more.
+Residuals beyond a fifth count less than squared, so that a few disturbed points don't move the rest.
 """
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ _REACH = 1e7     # how far from its guess, as a factor, a figure is sought
 
 
 def fit(
-    guess: Mapping[Key, float], predict: Callable[[Mapping[Key, float]], Sequence[float]], measured: Sequence[float]
+    guess: Mapping[Key, float],
+    predict: Callable[[Mapping[Key, float]], Sequence[float]],
+    measured: Sequence[float],
+    by_time: bool = False,
 ) -> dict[Key, float]:
     """The positive figures, starting at ``guess``, under which ``predict`` gives about the measured seconds.
+
+    by_time  a point's square counts by its seconds, for a step's time is the sum of its operators'
 
     A figure on which no prediction depends stays at its guess.
     """
     keys = tuple(guess)
     at = np.log([guess[key] for key in keys])
     seconds = np.log(np.asarray(measured, dtype=float))
+    weights = np.sqrt(np.asarray(measured) / np.mean(measured)) if by_time else 1.0
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         figures = dict(zip(keys, np.exp(logs).tolist(), strict=True))
-        return np.concatenate([np.log(predict(figures)) - seconds, _PULL * (logs - at)])
+        return np.concatenate([weights * (np.log(predict(figures)) - seconds), _PULL * (logs - at)])
 
     reach = math.log(_REACH)
     found = least_squares(

@@ -1,6 +1,7 @@
 """The device under which the operators' predictions meet the measurements.
 
-In steps, each on what those before have found: the framework's floor, memory-bound operators, matmuls, attention.
+In steps, each on what those before have found: the framework's floor, memory-bound operators, matmuls, attention. On an
+accelerator long operators count for more than short ones: its steps are made of long ones.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def _fitted(device: Device, samples: Sequence[Sample[Kind]], guess: dict[str, fl
         guess,
         lambda trial: [sample.case.predict(_with(device, trial)) for sample in samples],
         [sample.seconds for sample in samples],
+        by_time=device.compiles,
     )
     return _with(device, found)
 
@@ -125,6 +127,7 @@ def _tiled(device: Device, samples: Sequence[Sample[Matmul]], tiles: tuple[tuple
         guess,
         lambda figures: [sample.case.predict(trial(dict(figures))) for sample in samples],
         [sample.seconds for sample in samples],
+        by_time=device.compiles,
     )
     return trial(found)
 

@@ -21,14 +21,16 @@ from cost_models.calibrate.world import World
 LEAST_ROUNDS = 3
 _BLOCK_S = 0.03         # repetitions of a case are timed together for as long: many of a scheduler's time slices
 _MOST_REPEATS = 2000
+_ISSUED = 0.9           # of an accelerator's time: where the host takes as long to issue the work, it sets the pace
 
 
 @dataclass
 class _Timing:
-    """A case's repetitions in a round, and its seconds in each round so far."""
+    """A case's repetitions in a round; of each round so far its seconds, and the share in which the host issued it."""
 
     repeats: int
     seconds: list[float] = field(default_factory=list)
+    issued: list[float] = field(default_factory=list)
 
 
 def measure(
@@ -40,6 +42,9 @@ def measure(
     longest_s: float,
 ) -> tuple[list[Sample[AnyCase]], int]:
     """(samples, rounds). Every rank has to call it with the same cases and budget.
+
+    On an accelerator a case is left out where the host takes as long to issue it as the device to run it: such a time
+    says nothing of the device. The framework's own floor stays (``calls`` above 1).
 
     start      makes a case's tensors and returns what runs it
     calls      operators in one run, over which its time is shared
@@ -53,12 +58,19 @@ def measure(
     while rounds < LEAST_ROUNDS or ends_s < budget_s:
         round_began = time.perf_counter()
         for case, timing in timings.items():
-            timing.seconds.append(_block(start(case), timing.repeats, world))
+            seconds, issued = _block(start(case), timing.repeats, world)
+            timing.seconds.append(seconds)
+            timing.issued.append(issued)
         now = time.perf_counter()
         rounds, ends_s = rounds + 1, world.largest([now - began + now - round_began])[0]
-    medians = [statistics.median(timing.seconds) for timing in timings.values()]
-    means = world.mean(medians)
-    return [Sample(case, mean / calls(case)) for case, mean in zip(timings, means, strict=True)], rounds
+    means = world.mean([statistics.median(timing.seconds) for timing in timings.values()])
+    shares = world.mean([statistics.median(timing.issued) for timing in timings.values()])
+    samples = [
+        Sample(case, mean / calls(case))
+        for case, mean, share in zip(timings, means, shares, strict=True)
+        if world.device.type == "cpu" or calls(case) > 1 or share < _ISSUED
+    ]
+    return samples, rounds
 
 
 def _first_round(
@@ -75,7 +87,7 @@ def _first_round(
         run = start(case)
         started_s = time.perf_counter() - began
         _block(run, 1, world)  # the first run of a shape chooses an algorithm, or connects
-        seconds, made_s = world.largest([_block(run, 1, world), started_s])
+        seconds, made_s = world.largest([_block(run, 1, world)[0], started_s])
         before[case.family] = made_s, seconds / case.work
         repeats = max(1, min(_MOST_REPEATS, round(min(_BLOCK_S, longest_s) / seconds)))
         timings[case] = _Timing(repeats)
@@ -83,8 +95,8 @@ def _first_round(
 
 
 @torch.no_grad()
-def _block(run: Run, repeats: int, world: World) -> float:
-    """Seconds of one run, over ``repeats`` of them.
+def _block(run: Run, repeats: int, world: World) -> tuple[float, float]:
+    """Seconds of one run, over ``repeats`` of them, and the share of these in which the host issued them.
 
     Half as many go before and don't count: a link lets a burst through faster than it can go on, clocks and caches
     settle, and a training step outlasts all of these. Half as many follow and don't count either: where processes share
@@ -97,9 +109,10 @@ def _block(run: Run, repeats: int, world: World) -> float:
     began = time.perf_counter()
     for turn in range(repeats):
         run(turn)
+    issued = time.perf_counter() - began
     world.synchronize()
-    seconds = (time.perf_counter() - began) / repeats
+    seconds = time.perf_counter() - began
     for turn in range(repeats // 2):
         run(turn)
     world.synchronize()
-    return seconds
+    return seconds / repeats, issued / seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from autoplan.runtime import ops
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
+from autoplan.runtime.ops.attention import heads
 from autoplan.runtime.ops.global_random import dropout, step_keys
 from autoplan.verify.local_ranks import RankPool
 
@@ -180,6 +182,27 @@ def test_microbatches_drop_what_the_whole_batch_drops() -> None:
             parts.append(dropout(x[:2], 0.5, key=keys[microbatch], call=1, dims=dims, microbatch_dim=0))
     assert torch.equal(torch.cat(parts), whole)
     assert torch.equal(dropout(x, 0.5, key=keys[0], call=1), whole), "a batch of one microbatch is the batch"
+
+
+@pytest.mark.parametrize("shared", [1, 2, 4])
+def test_attention_of_grouped_queries_is_the_same_with_repeated_keys(
+    monkeypatch: pytest.MonkeyPatch, shared: int
+) -> None:
+    """As on an accelerator in float32, where the kernel is given as many heads of keys as of queries."""
+    q, k, v = torch.randn(2, 4, 6, 8), torch.randn(2, shared, 6, 8), torch.randn(2, shared, 6, 8)
+    want = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(ops.grouped_query_attention(q, k, v, is_causal=True), want)
+    seen = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        seen.append((k.shape[1], v.shape[1], kwargs["enable_gqa"]))
+        return kept(q, k, v, *args, **kwargs)
+
+    kept = functional.scaled_dot_product_attention
+    monkeypatch.setattr(heads, "takes_groups", lambda q: False)
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
+    torch.testing.assert_close(ops.grouped_query_attention(q, k, v, is_causal=True), want)
+    assert seen == [(4, 4, False)]
 
 
 def test_attention_with_dropout_is_attention_when_nothing_is_dropped() -> None:

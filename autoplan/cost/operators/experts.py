@@ -173,6 +173,8 @@ class Grouped:
     rows     choices of tokens that each gets, at least 1
     hidden, inner, out  width of a token, of what runs between the products, of the result
     first    products before the activation: 2 with a gate
+    calls    tensors that the activation makes, operator by operator
+    read     tensors that its operators read
     """
 
     experts: float
@@ -181,13 +183,17 @@ class Grouped:
     inner: int
     out: int
     first: int
+    calls: int = 2
+    read: int = 3
 
     @staticmethod
-    def of(chosen: float, here: int, hidden: int, inner: int, out: int, first: int) -> Grouped:
+    def of(
+        chosen: float, here: int, hidden: int, inner: int, out: int, first: int, activation: tuple[int, int]
+    ) -> Grouped:
         """``here`` experts that are ``chosen`` so often together. Where that is less often than once each, as many
-        experts have one row each."""
+        experts have one row each. activation: (calls, read)."""
         busy = min(float(here), max(1.0, chosen))
-        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first)
+        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first, *activation)
 
     @property
     def flops(self) -> float:
@@ -199,20 +205,24 @@ class Grouped:
         return self.inside_s(dtype, device) + self.product_s(self.out, self.inner, dtype, device)
 
     def inside_s(self, dtype: str, device: Device) -> float:
-        """Rows gathered, the first products, the activation, and the results scaled and added up."""
+        """Rows gathered, the first products, the activation; results scaled, put in the tokens' order and added up."""
         products_s = self.first * self.product_s(self.inner, self.hidden, dtype, device)
-        passes = (2 * self.hidden, (self.first + 1) * self.inner, 3 * self.out)
+        passes = (2 * self.hidden, (self.calls + self.read) * self.inner, 2 * self.out, 2 * self.out, self.out)
         return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
 
     def backward_s(self, dtype: str, device: Device) -> float:
-        """For each product the gradients of both operands, the activation and its gradient (what it read and its
-        result's gradient in, as many out), and rows gathered and added up."""
+        """For each product the gradients of both operands. Rows gathered, of tokens and of the result's gradient, and
+        that scaled; the activation, and its gradient, for each operand from two tensors; the scores' gradient; the
+        tokens', of each first product, put in their order and added up."""
         products_s, rows, experts = 0.0, self.rows, self.experts
         for count, wide, deep in ((self.first, self.inner, self.hidden), (1, self.out, self.inner)):
             operand_s = matmul_seconds(rows, deep, wide, experts, dtype, device)
             weight_s = matmul_seconds(wide, deep, rows, experts, dtype, device)
             products_s += count * float(operand_s + weight_s)
-        passes = (2 * self.hidden, (3 * self.first + 2) * self.inner, 2 * self.out, 3 * self.hidden)
+        passes = (
+            2 * self.hidden, 2 * self.out, 2 * self.out, (self.calls + 4 * self.read) * self.inner, 4 * self.out,
+            3 * (self.first - 1) * self.hidden, 2 * self.hidden, self.hidden,
+        )  # fmt: skip
         return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
 
     def again_s(self, dtype: str, device: Device) -> float:
@@ -223,6 +233,20 @@ class Grouped:
         """The first products, what the experts give, each row's score, and where it came from."""
         each = (self.first * self.inner + self.out) * itemsize + score_bytes + 2 * PLACE_BYTES
         return self.rows * self.experts * each
+
+    def passing_bytes(self, itemsize: int) -> tuple[float, float, float]:
+        """What stands for a moment beside what is kept: in the forward; in the backward before it has any gradient that
+        it returns; and beside these.
+
+        The backward has tokens, the result's gradient and that scaled; then of the inner width the activation's
+        gradient, its calls' results, and a gradient for each operand, of which one for each first product stays.
+        """
+        gathered = self.hidden + 2 * self.out
+        each = self.rows * self.experts * itemsize
+        forward = each * max(self.hidden, self.calls * self.inner, 2 * self.out)
+        before = each * (gathered + (1 + self.calls + self.read) * self.inner)
+        after = each * (gathered + (1 + self.first) * self.inner + 2 * self.hidden)
+        return forward, before, after
 
     def product_s(self, wide: int, deep: int, dtype: str, device: Device) -> float:
         return float(matmul_seconds(self.rows, wide, deep, self.experts, dtype, device))

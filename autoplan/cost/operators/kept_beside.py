@@ -46,6 +46,19 @@ def mixture_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
     return found * tokens_of(operator, local) * local["k"] / (grouped.rows * grouped.experts)
 
 
+def passing_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[float, float, float]:
+    """What a mixture makes for a moment, as ``Grouped.passing_bytes``, with what is on its way to other ranks: a
+    message stands where it is put together, and where it has arrived. Zeros for any other operator."""
+    if not is_mixture(operator):
+        return 0.0, 0.0, 0.0
+    grouped, travel = grouped_of(operator, strategy, mesh)
+    forward, before, after = grouped.passing_bytes(DTYPE_BYTES[operator.operands[0].dtype])
+    if travel is None:
+        return forward, before, after
+    sent = travel.result_bytes + travel.gradient_bytes
+    return max(forward, travel.there_bytes + travel.result_bytes), before + travel.result_bytes, after + sent
+
+
 def mixture_again_s(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> float:
     """Seconds of computing again what a mixture keeps, the collective that sends tokens again aside."""
     grouped, travel = grouped_of(operator, strategy, mesh)

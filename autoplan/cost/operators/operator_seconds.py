@@ -22,6 +22,8 @@ from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.randomness import DROPOUT, drops, scores_in_memory
+from autoplan.ops.experts.activation import counts
+from autoplan.ops.experts.mixture import names_of
 from autoplan.rules.kept_values import SIGN_BYTES, keeps_of, signs_of, value_of
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
@@ -292,7 +294,8 @@ def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grou
     first = operator.node.args[3]
     assert isinstance(first, tuple)
     products = len(first) * local.get("pair", 1)
-    return Grouped.of(chosen, here, local["h"], local["f"], local[out], products), travel
+    activation = counts(str(operator.node.args[6]), names_of(first))
+    return Grouped.of(chosen, here, local["h"], local["f"], local[out], products, activation), travel
 
 
 def tokens_of(operator: Operator, local: Mapping[str, int]) -> int:

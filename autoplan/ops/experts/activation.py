@@ -65,6 +65,14 @@ class Expression:
     result: str
 
 
+def counts(text: str, names: tuple[str, ...]) -> tuple[int, int]:
+    """(calls, operands): how many of its calls make a tensor, and how many tensors all calls read."""
+    read = read_expression(text, names)
+    tensors = {*names, *read.calls}
+    made = sum(call.name != "slice" for call in read.calls.values())  # a slice is a view
+    return made, sum(len(call.operands() & tensors) for call in read.calls.values())
+
+
 def activation_function(text: str, names: tuple[str, ...]) -> Callable[..., Tensor]:
     """The function of ``names`` that a text stands for; ValueError where it is none of calls of ``FUNCTIONS``."""
     read = read_expression(text, names)

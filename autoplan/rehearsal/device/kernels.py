@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from autoplan.rehearsal.device.streams import HALF, NAME
+from autoplan.runtime.ops.attention import heads
+from autoplan.runtime.ops.attention.heads import takes_groups
 
 LONGEST_HEAD = 256  # of the flash kernels
 aten = torch.ops.aten
@@ -44,7 +46,8 @@ def kernels_of(kind: str) -> Iterator[None]:
         return aten._fused_rms_norm(x, shape, weight, eps)[0]
 
     attends = patch.object(functional, "scaled_dot_product_attention", attention)
-    with attends, patch.object(functional, "rms_norm", rms_norm):
+    groups = patch.object(heads, "takes_groups", lambda q: kind == "cpu" or takes_groups(q))
+    with attends, groups, patch.object(functional, "rms_norm", rms_norm):
         yield
 
 

@@ -14,7 +14,12 @@ experts), `norm` (batch norm), `buffers` (that forward changes), `batch_moves` (
 
 from autoplan.ops.recurrence import recurrence
 from autoplan.runtime.ops.affine import affine
-from autoplan.runtime.ops.attention.heads import attention_with_dropout, causal_attention_rows, grouped_attention
+from autoplan.runtime.ops.attention.heads import (
+    attention_with_dropout,
+    causal_attention_rows,
+    grouped_attention,
+    grouped_query_attention,
+)
 from autoplan.runtime.ops.attention.ring import ring_attention
 from autoplan.runtime.ops.batch_moves import batch_move
 from autoplan.runtime.ops.buffers import read_buffer, update_buffer
@@ -59,10 +64,10 @@ __all__ = [
     "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows",
     "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
     "count_valid", "cross_entropy", "ctc_losses", "dropout", "dropout_by_rank", "embedding_bag", "experts",
-    "gathered_linear", "grouped_attention", "joined_linear", "local_experts", "lookups", "max_pool_along_2",
-    "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "read_buffer", "recurrence",
-    "regathered_linear", "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod",
-    "split_cumsum", "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "update_buffer",
+    "gathered_linear", "grouped_attention", "grouped_query_attention", "joined_linear", "local_experts", "lookups",
+    "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "read_buffer",
+    "recurrence", "regathered_linear", "ring_attention", "routed_experts", "running_extreme", "scattered",
+    "split_cumprod", "split_cumsum", "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "update_buffer",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "vocab_parallel_embedding_bag",
     "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
 ]  # fmt: skip

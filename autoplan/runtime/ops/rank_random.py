@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from autoplan.ops import dropout as hashed
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
+from autoplan.runtime.ops.attention.heads import grouped_query_attention
 from autoplan.runtime.parallel.seeding import reseed, seed_of
 
 
@@ -43,9 +43,7 @@ def attention_by_rank(
     ``dropout_by_rank``."""
     if not torch.compiler.is_compiling():
         reseed(q.device, seed_of(key, call, axes, each_microbatch))
-    return functional.scaled_dot_product_attention(
-        q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
+    return grouped_query_attention(q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 def _dropped_by_place(x: Tensor, p: float, key: Tensor, call: int, place: int, each_microbatch: bool) -> Tensor:

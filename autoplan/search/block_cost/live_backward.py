@@ -70,8 +70,8 @@ class Backward:
         if self.users[storage] == 0:
             self.held -= self.sizes[storage]
 
-    def beside(self, bytes: int) -> None:
-        self.most = max(self.most, self.held + bytes)
+    def beside(self, bytes: float) -> None:
+        self.most = max(self.most, self.held + round(bytes))
 
     def back(self, step: Step, saved: Sequence[int]) -> None:
         """One operator's or redistribution's backward."""
@@ -116,7 +116,8 @@ class Backward:
         walk = self.walk
         holds = holds_of(operator.node.op, walk.device, step.body, len(step.reads))
         sizes = [walk.bytes(at) for at in step.reads]
-        self.beside(holds.backward(sizes, walk.bytes(step.makes)))
+        _, before, after = walk.passing(operator)
+        self.beside(max(holds.backward(sizes, walk.bytes(step.makes)), before))
         made: list[tuple[Located, int]] = []
         for place, (at, carries) in enumerate(zip(step.reads, operator.carries, strict=True)):
             if not carries:
@@ -129,6 +130,7 @@ class Backward:
                 made.append((at, walk.make(sizes[place])))
         for at, storage in made:
             self.arrive(at, storage)
+        self.beside(after)
 
     def is_free(self, operator: Operator) -> bool:
         """Whether the gradient is a view of the result's: views' are, but for parts, which are laid into zeros."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Operator, Prices
-from autoplan.cost.operators.kept_beside import bytes_beside
+from autoplan.cost.operators.kept_beside import bytes_beside, passing_bytes
 from autoplan.cost.prices import COPYING, layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
@@ -36,6 +36,7 @@ class Kernel:
     gives         of what it reads, what has a gradient
     saved         what its backward reads
     beside        bytes that it keeps beside
+    passing       bytes that stand for a moment: forward, backward before any gradient, and with all (``passing_bytes``)
     overwrites    whether it goes element by element over what it reads
     """
 
@@ -44,6 +45,7 @@ class Kernel:
     gives: frozenset[Located]
     saved: frozenset[Located]
     beside: float
+    passing: tuple[float, float, float]
     overwrites: bool
 
 
@@ -126,7 +128,9 @@ class CompiledWalk:
         operators = [step.operator for step in steps if step.operator is not None]
         beside = sum(bytes_beside(o, self.strategies[o.node.name], self.mesh) for o in operators)
         overwrites = bool(operators) and all(operator.rule.cost == "memory" for operator in operators)
-        return Kernel(reads, makes, gives, saved, beside if self.training else 0.0, overwrites)
+        each = [passing_bytes(o, self.strategies[o.node.name], self.mesh) for o in operators]
+        passing = each[0] if len(each) == 1 else (0.0, 0.0, 0.0)  # a mixture is a kernel by itself
+        return Kernel(reads, makes, gives, saved, beside if self.training else 0.0, passing, overwrites)
 
     def live(self) -> LiveBytes:
         if not self.training:
@@ -150,7 +154,7 @@ class CompiledWalk:
             touched = (kernel.reads | kernel.makes) & alive - self.kept - self.outputs
             gone = {at for at in touched if last.get(at, place) <= place}
             over = self.written_over(kernel.makes, gone & kernel.reads) if kernel.overwrites else 0
-            most = max(most, held - over)
+            most = max(most, held - over + kernel.passing[0])
             held, alive = held - self.total(gone), alive - gone
         return round(most)
 
@@ -166,8 +170,9 @@ class CompiledWalk:
             if kernel.makes & grads:
                 made, read = kernel.gives - grads, kernel.makes & grads
                 over = self.written_over(made, [*gone - self.given, *read - self.outputs]) if kernel.overwrites else 0
+                _, before, after = kernel.passing
+                most = max(most, held + before, held + self.total(made) - over + after)
                 held += self.total(made)
-                most = max(most, held - over)
                 ended = read | (made & self.parameters if adding else set())
                 held, grads = held - self.total(ended), (grads | made) - ended
             held -= self.total(gone) + kernel.beside

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from autoplan.cost import Device, Operator
 from autoplan.cost.operators.eager_temporaries import Holds, holds_of
-from autoplan.cost.operators.kept_beside import bytes_beside, is_mixture
+from autoplan.cost.operators.kept_beside import bytes_beside, is_mixture, passing_bytes
 from autoplan.cost.prices import COPYING, layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block
@@ -149,7 +149,11 @@ class Walk:
             if is_mixture(operator):
                 self.beside[kept[-1]] = step
         self.saved.append(tuple(dict.fromkeys(kept)))
-        return 0
+        return round(self.passing(operator)[0])
+
+    def passing(self, operator: Operator) -> tuple[float, float, float]:
+        """As ``passing_bytes``."""
+        return passing_bytes(operator, dict(self.choice.strategies)[operator.node.name], self.mesh)
 
     def keeps(self, operator: Operator, holds: Holds) -> tuple[int | str, ...]:
         return () if not operator.result_carries else operator.keeps if holds.keeps is None else holds.keeps

@@ -47,11 +47,12 @@ def run(setting: Setting) -> Result:
     fitted = replace(fit_device(blank, points.fitted), overlap_slowdown=base.overlap_slowdown)
     errors = held_out_errors(points, lambda case: case.predict(fitted))
     off = f"mean error {mean_error(errors):.1%} on sizes not fitted"
+    left_out = f"; {len(cases) - len(samples)} of {len(cases)} sizes, which the host bounds or take too long, left out"
     told = f"one process on {known.name}, PyTorch {torch.__version__}: {off}"
     origin = Origin(f"Measured with {told}", date.today().isoformat(), told, f"as of {base.name}, not measured")
     write_profile(file, profile_text(fitted, {"node": links.node, "nic": links.nic}, 1, 1, origin))
     write_text(file.with_suffix(".csv"), table_text(list(rows(points, lambda case: case.predict(fitted)))))
-    return result(setting, f"{told}, medians of {rounds} rounds in {budget_s:.0f} s")
+    return result(setting, f"{told}, medians of {rounds} rounds in {budget_s:.0f} s{left_out}")
 
 
 def result(setting: Setting, told: str) -> Result:
