@@ -40,14 +40,14 @@ def rows(points: Split[AnyCase], predict: Callable[[AnyCase], float]) -> Iterato
         for sample in samples:
             yield {
                 "kind": sample.case.family,
-                "case": _sizes(sample.case),
+                "case": sizes_text(sample.case),
                 "measured_s": f"{sample.seconds:.4g}",
                 "predicted_s": f"{predict(sample.case):.4g}",
                 "fitted": fitted,
             }
 
 
-def _sizes(case: AnyCase) -> str:
+def sizes_text(case: AnyCase) -> str:
     """The case's numbers by name, such as "m=64 n=64 k=64"."""
     numbers = ((field.name, getattr(case, field.name)) for field in fields(case))
     return " ".join(f"{name}={value}" for name, value in numbers if isinstance(value, int) and value is not True)

@@ -35,6 +35,7 @@ _ELEMENTS = tuple(2**power for power in range(15, 26))  # of float32 128 KiB to 
 _LARGE_ELEMENTS = tuple(2**power for power in range(20, 30))  # of bfloat16 2 MiB to 1 GiB
 _UPDATED = tuple(2**power for power in range(20, 29, 2))
 _PASSES = {"add": 3, "mul": 3, "copy": 2, "layer norm": 2, "softmax": 2}
+_ELEMENTWISE = ("add", "mul", "copy")  # programs are compiled on an accelerator: there norms are parts of such kernels
 _ATTENTION = ((1, 4, 64, 32), (1, 8, 128, 64), (2, 4, 256, 64), (1, 8, 512, 32), (1, 8, 512, 64), (1, 4, 1024, 128),
               (1, 8, 1024, 64), (1, 8, 2048, 64), (1, 16, 4096, 128))  # fmt: skip
 _LARGE_ATTENTION = ((1, 8, 1024, 64), (64, 12, 256, 64), (32, 12, 512, 64), (16, 16, 1024, 64), (8, 16, 2048, 64),
@@ -53,6 +54,8 @@ def operators(matmul_dtypes: Sequence[str], stream_dtype: str, accelerated: bool
         found += [Matmul(dtype, m, n, k) for m, n, k in shapes[:: 1 if dtype == stream_dtype else 2]]
         found += [Matmul(dtype, m, n, k, batch) for m, n, k, batch in batched]
     for name, passes in _PASSES.items():
+        if accelerated and name not in _ELEMENTWISE:
+            continue
         elements = _LARGE_ELEMENTS if accelerated else _ELEMENTS
         found += [Stream(name, count, passes, stream_dtype) for count in elements]
     found += [Update(elements, 7) for elements in _UPDATED]  # AdamW: four are read, three are written

@@ -21,7 +21,7 @@ from autoplan.cost.operators.ring import Ring, attention, unfused
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.randomness import DROPOUT, drops, scores_in_memory
+from autoplan.ir.randomness import ATTENTION, DROPOUT, drops, scores_in_memory
 from autoplan.ops.experts.activation import counts
 from autoplan.ops.experts.mixture import names_of
 from autoplan.rules.kept_values import SIGN_BYTES, keeps_of, signs_of, value_of
@@ -89,8 +89,20 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
         for node in block.nodes
     }
     found |= {name: replace(found[name], beside=found[name].beside + SIGN_BYTES) for name in signs}
+    for node in block.nodes if fuses else ():
+        found[node.name] = replace(found[node.name], beside=found[node.name].beside + repeated_bytes(node, types))
     mixtures = [node for node in block.nodes if rules[node.name].cost == "experts"]
     return found | {node.name: replace(found[node.name], groups=groups_of(block, node)) for node in mixtures}
+
+
+def repeated_bytes(node: Node, types: Mapping[str, TensorType]) -> float:
+    """For each element of an attention's result, bytes that repeated keys and values have beyond the shared ones:
+    ``runtime.ops.attention.heads.grouped_query_attention`` repeats them in float32 on an accelerator."""
+    if node.op != ATTENTION or node.type.dtype != "float32" or not dict(node.kwargs).get("enable_gqa"):
+        return 0.0
+    _, k, v = (types[name] for name in node.operands[:3])
+    repeats = node.type.shape[-3] / k.shape[-3] - 1
+    return repeats * (k.bytes + v.bytes) / node.type.elements
 
 
 def joins_of(block: Block, carries: frozenset[str]) -> dict[str, tuple[bool, ...]]:

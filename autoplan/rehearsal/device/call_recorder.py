@@ -115,8 +115,8 @@ class Recorder:
         if to_device:
             self._follow(target, "batch" if self.during == "start" else "activations", "copy", line)
         self._note("copy", name, line=line, bytes=size)
-        if blocking and not to_device:
-            self.stopped(f"a blocking copy of {size} bytes from the device")
+        if blocking:
+            self.stopped(f"a blocking copy of {size} bytes {'to' if to_device else 'from'} the device")
 
     def joined(self, stream: int, other: int) -> None:
         if stream != other:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from autoplan.ops import dropout as hashed
+from autoplan.runtime import host
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 
 _WORD = 0xFFFFFFFF
@@ -26,7 +27,8 @@ def step_keys(
     """
     mixed = _mix((step & _WORD) ^ _mix(seed & _WORD))
     mixed = _mix(mixed ^ _mix(batch & _WORD)) if batch else mixed
-    return torch.tensor([[mixed, number] for number in range(microbatches)], device=device)
+    keys = torch.tensor([[mixed, number] for number in range(microbatches)])
+    return host.to_device(keys, torch.device(device))  # made there, it would wait for the device
 
 
 def dropout(
@@ -51,7 +53,8 @@ def uniform(
     """Numbers from 0 to below 1 in the shape and dtype of x, hashed as what ``dropout`` drops; ``number`` doesn't
     matter, a call has one of its own. As many bits as x's dtype holds, 32 at most. The key may lie on the host, where
     ``dropout_by_rank`` takes it."""
-    words = hashed.words_of(key.view(-1).to(x.device), call, places_of(x.shape, dims, microbatch_dim, microbatches))
+    places = places_of(x.shape, dims, microbatch_dim, microbatches)
+    words = hashed.words_of(key.view(-1).to(x.device, non_blocking=True), call, places)
     bits = min(32, round(-math.log2(torch.finfo(x.dtype).eps)))
     return ((words.to(torch.int64) & _WORD) >> (32 - bits)).to(x.dtype) * 2.0**-bits
 

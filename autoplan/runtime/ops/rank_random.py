@@ -29,7 +29,8 @@ def dropout_by_rank(
     each_microbatch  whether microbatches have parts of x; False: all have the same x, and drop the same of it
     """
     if torch.compiler.is_compiling():
-        return _dropped_by_place(x, p, key.view(-1).to(x.device), call, index_over(axes)[0], each_microbatch)
+        there = key.view(-1).to(x.device, non_blocking=True)
+        return _dropped_by_place(x, p, there, call, index_over(axes)[0], each_microbatch)
     reseed(x.device, seed_of(key, call, axes, each_microbatch))
     return torch.native_dropout(x, p, True)[0]
 

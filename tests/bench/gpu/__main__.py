@@ -4,7 +4,7 @@
 
 A part that fails or takes too long is told, and the others go on. The document is of an accelerator; on a machine
 without one it can be written of what was measured in the folder. Where the device is dear, ``--prepare`` on another
-machine makes the plans before, and ``predicted`` runs on one after.
+machine makes the plans before; ``predicted`` runs on one after, and ``--refit``, when the form of a price has changed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from tests.bench.gpu import calibrated
 from tests.bench.gpu.attempt import last_error
 from tests.bench.gpu.document import document
 from tests.bench.gpu.parts import LIMIT_S, PARTS
@@ -30,18 +31,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="sizes at which a CPU takes seconds")
     parser.add_argument("--folder", type=Path, default=Path("build/gpu"), help="profile, plans and traces go there")
     parser.add_argument("--prepare", action="store_true", help="only makes the parts' plans: no device is needed")
+    parser.add_argument("--refit", action="store_true", help="fits the profile anew from what calibrated measured")
     parser.add_argument("--write", type=Path, help="the document to write")
     parser.add_argument("--one", choices=PARTS, help="runs this part in this process")
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     given = parser.parse_args(arguments)
     names = [given.one] if given.one else given.parts or list(PARTS)
-    needed = not given.prepare and any(PARTS[name].device for name in names if name in PARTS)
+    needed = not given.prepare and not given.refit and any(PARTS[name].device for name in names if name in PARTS)
     found = torch.accelerator.current_accelerator(check_available=True)
     if needed and given.device != "cpu" and (found is None or found.type != given.device):
         print(f"no {given.device} here: the device is {found or 'a CPU'}", file=sys.stderr)
         return 2
     given.folder.mkdir(parents=True, exist_ok=True)
     setting = Setting(given.device, given.small, given.folder)
+    if given.refit:
+        calibrated.refit(setting).write(result_file(setting, "calibrated"))
+        return 0
     if given.prepare:
         for name in names:
             if (prepare := PARTS[name].prepare) is not None:

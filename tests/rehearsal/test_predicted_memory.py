@@ -1,0 +1,22 @@
+"""The account of a compiled plan's memory beside its rehearsal, for what was seen to be off on a device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.rehearsed_plans import llama, mixtral, planned
+
+WITHIN = 0.02
+PLANS = {
+    "the loss in place": (llama, "bf16-mixed", "none"),
+    "keys repeated in float32": (llama, "fp32", "none"),
+    "a mixture's gradients in flight": (mixtral, "bf16-mixed", "full"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_compiled_plan_holds_what_was_predicted(name: str) -> None:
+    model, precision, recompute = PLANS[name]
+    plan = planned(model(), "1x1 h100-sxm", precision, recompute=recompute)
+    (found,) = plan.rehearse().classes
+    assert found.peak_bytes == pytest.approx(plan.predicted.peak_bytes[0].total, rel=WITHIN)
