@@ -7,7 +7,7 @@ from collections import Counter
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
-from tests.bench.gpu.clock import STEP, profiled
+from tests.bench.gpu.clock import STEP, profiled, synchronize
 from tests.bench.gpu.one_rank import MODELS
 from tests.bench.gpu.plans import OneRank, folder_of, running, step_of
 from tests.bench.gpu.result import Result
@@ -33,6 +33,7 @@ def run(setting: Setting) -> Result:
             act = step_of(program, setting)
             act()
             act()
+            synchronize(setting.on)  # else the step waits to see how the one before it ended
             found = profiled(act, setting.on)
         file = setting.folder / f"trace-{model.split(',')[0].lower()}.json.gz"
         found.export_chrome_trace(str(file))
