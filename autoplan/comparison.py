@@ -17,7 +17,7 @@ from autoplan.ir.graph import Model
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.report.table import table
-from autoplan.report.words import fullest_stage, seconds_text
+from autoplan.report.words import elements_of, fullest_stage, seconds_text
 from autoplan.rules.constraints import Constraint
 
 Cluster = ClusterSpec | str | Mapping | os.PathLike
@@ -156,7 +156,7 @@ def compare(
         rows = rows_of(specs, planner_of(source, training, pinned, own, effort or "full"))
         name = type(source.made.module).__name__
     rows.sort(key=lambda row: -(row.tokens_per_s or 0.0))
-    return Comparison(name, elements_of(rows), tuple(rows))
+    return Comparison(name, counted(rows), tuple(rows))
 
 
 def planner_of(
@@ -209,7 +209,7 @@ def beside(*named: tuple[str, Plan]) -> str:
         cluster, step, rate, _, _, _, memory, told = cells(row)
         batch = " x ".join(map(str, plan.record.model.batch[0].type.shape))
         lines.append([name, cluster, batch, step, rate, memory, told])
-    header = ["", "cluster", "batch", "step time", f"{elements_of(rows)}/s", "memory", "plan"]
+    header = ["", "cluster", "batch", "step time", f"{counted(rows)}/s", "memory", "plan"]
     return table(header, lines, right=(3, 4))
 
 
@@ -226,6 +226,6 @@ def unchanged(before: Plan, after: Plan) -> str:
     return f"no difference: the same plan, with the same predictions{network or links}"
 
 
-def elements_of(rows: Iterable[Row]) -> str:
+def counted(rows: Iterable[Row]) -> str:
     plan = next((row.found for row in rows if row.found is not None), None)
-    return "rows" if plan is not None and plan.record.model.batch[0].type.floating else "tokens"
+    return "tokens" if plan is None else elements_of(plan.record)

@@ -22,11 +22,10 @@ from autoplan.export.folder import (
     program_module,
     program_spec,
     read_folder,
-    rehearsal_in,
     values_in,
     write_folder,
-    write_rehearsal,
 )
+from autoplan.export.found import found_in, write_found
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
 from autoplan.ir.record import PlanRecord
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
         report_text,
         screen_text,
     )
+    from autoplan.scaling import Scaling, scaling
     from autoplan.verify import ForwardVerification, Verification, verify
 else:
     prove = deferred("autoplan.evaluation.proof.prove")
@@ -72,6 +72,7 @@ else:
     explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
     report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
     screen_text = deferred("autoplan.report.screen_text")
+    scaling = deferred("autoplan.scaling.scaling")
     verify = deferred("autoplan.verify.verify")
 
 ROUNDS = 4  # of planning what a trainer can say of the plan before; two or three end in what it can say
@@ -246,7 +247,7 @@ class Plan:
             return rehearse(write_folder(self.record, Path(folder) / "out", str(self), {}), ranks, microbatches)
 
     @keywords(InputsError)
-    def export(self, folder: str | os.PathLike, *, rehearse: bool = False) -> Path:
+    def export(self, folder: str | os.PathLike, *, rehearse: bool = False, scaling: bool = False) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
         has run.py in place of train.py. For several nodes launch/ starts it by torchrun, Slurm or Kubernetes.
 
@@ -256,12 +257,14 @@ class Plan:
         from, into pretrained/; ``save_weights`` writes them beside the weights.
         rehearse  ``rehearse()`` it, too: rehearsal.json has what was found, and report.html shows it; RehearsalError
                   as there
+        scaling   the curves of ``scaling()``, too: scaling.json, and as charts in report.html
         ExtensionError where the plan's ranks couldn't import an operator of your own. PlanFileError where a file would
         be replaced that no export wrote, or that was edited since; an edited train.py stays, with a warning.
         """
         check_exportable(self.record.extensions)
-        found = self.rehearse().to_dict() if rehearse else None
-        page = report_html(self.record, found or rehearsal_in(Path(folder), str(self)))
+        found = {"rehearsal": self.rehearse().to_dict()} if rehearse else {}
+        found |= {"scaling": self.scaling().to_dict()} if scaling else {}
+        page = report_html(self.record, found_in(Path(folder), str(self)) | found)
         extra: dict[str, str | bytes] = {"report.html": page}
         script = "run.py" if isinstance(self.record.training, Inference) else "train.py"
         extra |= launchers(self.record.cluster, script)
@@ -271,9 +274,17 @@ class Plan:
         values = self.values if self.module is None else self.module
         values = values if record.start.stored else None
         written = write_folder(record, folder, str(self), extra, values)
-        if found is not None:
-            write_rehearsal(written, found)
+        write_found(written, found)
         return written
+
+    def scaling(self) -> Scaling:
+        """How the step of this batch scales: over a quarter to four times the devices, and over links a quarter to
+        four times as wide (the network between nodes; of one node the links inside it).
+
+        Each point is a plan of its own by the quick search (``effort="fast"``), with what was pinned. What doesn't fit
+        says why. About eight searches: seconds for small models, minutes for large clusters.
+        """
+        return scaling(self.record)
 
     @keywords(InputsError)
     def export_config(self, kind: str) -> ExportedConfig:

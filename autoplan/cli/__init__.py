@@ -22,6 +22,7 @@ from autoplan.cli.commands import (
     plan_command,
     rehearse_command,
     report_command,
+    scaling_command,
     seal_command,
     trace_command,
     verify_command,
@@ -111,6 +112,9 @@ def parser() -> argparse.ArgumentParser:
     trace.add_argument("file", help="where to write it: step.json, or step.json.gz")
     trace.add_argument("--measured", metavar="FILE", help="a trace of torch.profiler, put beside it")
     trace.set_defaults(command=trace_command)
+    scaling = commands.add_parser("scaling", help="how an exported plan's step scales with devices and bandwidth")
+    scaling.add_argument("folder", help="a folder that plan --export wrote")
+    scaling.set_defaults(command=scaling_command)
     config = commands.add_parser("config", help="an exported plan as another trainer's configuration, and its price")
     config.add_argument("folder", help="a folder that plan --export wrote")
     config.add_argument("kind", choices=KINDS, help="the trainer")
@@ -154,5 +158,6 @@ def add_request(command: argparse.ArgumentParser) -> None:
 def add_outputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--export", metavar="DIR", help="write plan.json, program.py, train.py and report.html there")
     command.add_argument("--rehearse", action="store_true", help="and rehearse it, at full size, without a device")
+    command.add_argument("--scaling", action="store_true", help="and chart it over devices and bandwidth (8 searches)")
     command.add_argument("--explain", metavar="NAME", help="explain one operator or module instead of the report")
     command.add_argument("--verbose", action="store_true", help=VERBOSE)

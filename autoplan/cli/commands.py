@@ -15,9 +15,11 @@ from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.comparison import beside, compare, unchanged
 from autoplan.difference import difference
 from autoplan.errors import InputsError, PlanFileError, RehearsalError
-from autoplan.export.folder import REHEARSAL, path_of, rehearsal_in, seal_folder, write_rehearsal
+from autoplan.export.folder import path_of, seal_folder
+from autoplan.export.found import REHEARSAL, Found, found_in, put_report, write_found
 from autoplan.models.named import Request, resolve_model
 from autoplan.plan import Plan, load
+from autoplan.report import report_html
 from autoplan.report.price_tables import phases_text
 
 
@@ -71,11 +73,11 @@ def tell(plan: Plan, options: argparse.Namespace) -> None:
 
 def export(plan: Plan, options: argparse.Namespace) -> None:
     if options.export:
-        folder = plan.export(options.export, rehearse=options.rehearse)
+        folder = plan.export(options.export, rehearse=options.rehearse, scaling=options.scaling)
         ranks = plan.record.chosen.mesh.devices
         script = "train.py" if (folder / "train.py").is_file() else "run.py"
         print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/{script}")
-        told = rehearsal_in(folder, str(plan)) if options.rehearse else None
+        told = found_in(folder, str(plan)).get("rehearsal") if options.rehearse else None
         if told is not None and not told["passed"]:
             raise RehearsalError(folder, "rehearsed, the program would not run as planned", f"see {folder / REHEARSAL}")
         if told is not None:
@@ -164,14 +166,33 @@ def verify_command(options: argparse.Namespace) -> None:
 
 def rehearse_command(options: argparse.Namespace) -> None:
     """RehearsalError, after what was found is printed, where the program wouldn't run as planned."""
-    found = load(options.folder).rehearse(ranks=options.ranks, microbatches=options.microbatches)
+    plan = load(options.folder)
+    found = plan.rehearse(ranks=options.ranks, microbatches=options.microbatches)
     print(found)
     if Path(options.folder).is_dir() and found.together.mismatches is not None:
-        write_rehearsal(Path(options.folder), found.to_dict())
+        add_to_report(plan, Path(options.folder), {"rehearsal": found.to_dict()})
     if options.json:
         Path(options.json).write_text(json.dumps(found.to_dict(), indent=1))
     if not found.passed:
         raise RehearsalError(options.folder, "the program would not run as planned", "see what is printed above")
+
+
+def scaling_command(options: argparse.Namespace) -> None:
+    """The curves as tables; as charts they go into the folder's report.html."""
+    plan = load(options.folder)
+    with phase("planning for fewer and more devices, and other bandwidths"):
+        found = plan.scaling()
+    print(found)
+    if Path(options.folder).is_dir():
+        add_to_report(plan, Path(options.folder), {"scaling": found.to_dict()})
+
+
+def add_to_report(plan: Plan, folder: Path, found: Found) -> None:
+    """Writes what was found since the export, and shows it in report.html, unless that was edited."""
+    write_found(folder, found)
+    told = put_report(folder, report_html(plan.record, found_in(folder, str(plan))))
+    if told:
+        print(f"{folder / 'report.html'} shows it", file=sys.stderr)
 
 
 def seal_command(options: argparse.Namespace) -> None:

@@ -3,5 +3,5 @@
 An export replaces only files that an export wrote and nobody edited.
 
 Order: `owned_files` (checksums and edits), `folder` (plan.json, program.py, train.py or run.py, report.html),
-`perfetto` (the predicted step as a trace).
+`found` (what was asked of the plan since), `perfetto` (the predicted step as a trace).
 """

@@ -19,7 +19,6 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from torch import nn
 
@@ -52,7 +51,6 @@ from autoplan.rules.extensions import Extension, require
 from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.weights.start_values import names_of, put_values, write_values
 
-REHEARSAL = "rehearsal.json"  # what a rehearsal of the folder found
 PARTS = {
     "training": Training | Inference,
     "model": Model,
@@ -166,20 +164,6 @@ def check(record: PlanRecord, where: str) -> None:
         raise PlanFileError(where, said, "undo the edit, or plan again and export") from None
 
 
-def rehearsal_in(folder: Path, headline: str) -> dict | None:
-    """The data of a folder's rehearsal.json, where that is of the plan of this headline; None where there is none."""
-    try:
-        data = json.loads((folder / REHEARSAL).read_text())
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) and data.get("plan") == headline else None
-
-
-def write_rehearsal(folder: Path, found: Mapping[str, Any]) -> None:
-    """Writes rehearsal.json. It is none of the plan's files: a later rehearsal replaces it."""
-    (folder / REHEARSAL).write_text(json.dumps(found, indent=1) + "\n")
-
-
 def write_folder(
     record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str | bytes],
     values: nn.Module | Path | None = None,
@@ -290,14 +274,18 @@ def seal_folder(folder: str | os.PathLike) -> tuple[str, ...]:
     before = data["files"]
     data["files"] = {n: bytes_hash((file.parent / n).read_bytes()) for n in before if (file.parent / n).is_file()}
     compiled(file.parent / PROGRAM)
-    new = sealed(data)
     differ = [name for name in before if data["files"].get(name) != before[name]]
-    if new[SEAL] != data.get(SEAL):
-        staged = file.with_name(f".{file.name}.tmp")
-        staged.write_text(compact_json(new) + "\n")
-        staged.replace(file)
+    if sealed(data)[SEAL] != data.get(SEAL):
+        write_plan_data(file, data)
         differ = differ if is_sealed({**data, "files": before}) else [PLAN, *differ]
     return tuple(differ)
+
+
+def write_plan_data(file: Path, data: dict) -> None:
+    """Writes a plan.json under a checksum of its own, whole or not at all."""
+    staged = file.with_name(f".{file.name}.tmp")
+    staged.write_text(compact_json(sealed(data)) + "\n")
+    staged.replace(file)
 
 
 def compiled(file: Path) -> types.CodeType:

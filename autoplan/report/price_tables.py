@@ -1,5 +1,8 @@
 """What the plan is predicted to cost, as tables: memory, collectives, the alternatives, the search itself."""
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative, PricedCollective, SearchReport, StageChoice
 from autoplan.ir.record import PlanRecord
@@ -27,12 +30,18 @@ def memory_section(record: PlanRecord) -> str:
         sizes = [size_in(unit, size) for size in (*(getattr(held, kind) for kind in KINDS), held.total)]
         share = f"{100 * held.total / memory_limits[number]:.0f}%"
         beside = [size_in(unit, held.host)] if offloads else []
-        holds = "; ".join(stage_text(record, stage) for stage in stages[number::ranks])
+        holds = rank_text(record, stages[number::ranks])
         rows.append([str(number), *sizes, share, *beside, *kinds[number : number + 1], holds])
     beside = [*(["on the host"] if offloads else []), *(["device"] if kinds else [])]
     header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the limit", *beside, "holds"]
     title = f"Memory of one device at its busiest, {name} (memory limit: {wall_text(record)})"
     return f"{title}\n{table(header, rows, right=range(len(header) - 1 - bool(kinds)))}"
+
+
+def rank_text(record: PlanRecord, stages: Sequence[StageChoice]) -> str:
+    """What a rank holds of its stages; like ones that follow one another are counted."""
+    like = [(text, len(list(same))) for text, same in groupby(stage_text(record, stage) for stage in stages)]
+    return "; ".join(f"{count} stages of {text}" if count > 1 else text for text, count in like)
 
 
 def stage_text(record: PlanRecord, stage: StageChoice) -> str:

@@ -50,11 +50,12 @@ def head(record: PlanRecord) -> list[str]:
     """The plan and its predictions, each under its name."""
     title = f"{record.model.name} on {record.cluster}"
     fields = dict(summary_fields(record))
-    fields["step time"] += f"; {fields.pop('throughput')}; bubble {fields.pop('bubble')}"
+    bubble = f"; bubble {fields.pop('bubble')}" if "bubble" in fields else ""
+    fields["step time"] += f"; {fields.pop('throughput')}{bubble}"
     lines = [line for name, text in fields.items() for line in wrapped(f"{name:<{NAME}}{text}", NAME)]
     start = start_text(record.start)
     if start:  # what isn't known stands in the first lines
-        told = wrapped(f"{'starts from':<{NAME}}{start}", NAME, 2 if record.start.unknown else 1)
+        told = wrapped(f"{'starts from':<{NAME}}{start}", NAME)
         lines[slice(2, 2) if record.start.unknown else slice(len(lines), None)] = told
     return [shortened(title), "=" * min(len(title), WIDTH), *lines]
 

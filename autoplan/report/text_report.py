@@ -15,7 +15,7 @@ from autoplan.report.price_tables import alternatives_section, collectives_secti
 from autoplan.report.program_tables import blocks_section
 from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
-from autoplan.report.words import headline, step_text
+from autoplan.report.words import elements_of, headline, step_text
 from autoplan.runtime.optim.optimizer_options import options_text
 from autoplan.runtime.optim.parameter_group import number_of, whole_parameters
 
@@ -49,13 +49,12 @@ def summary_section(record: PlanRecord) -> str:
 def summary_fields(record: PlanRecord) -> list[tuple[str, str]]:
     """What was planned, and what it is predicted to reach, each under its name."""
     predicted = record.chosen.predicted
-    units = "tokens" if record.model.batch and not record.model.batch[0].type.floating else "rows"
     batch = ", ".join(f"{value.name} {shape_text(value.type.shape)}" for value in record.model.batch)
     return [
         ("plan", headline(record)),
         ("step time", step_text(record)),
-        ("throughput", f"{predicted.tokens_per_s:,.0f} {units}/s, MFU {100 * predicted.mfu:.1f}%"),
-        ("bubble", f"{100 * predicted.bubble_fraction:.1f}% of the step"),
+        ("throughput", f"{predicted.tokens_per_s:,.0f} {elements_of(record)}/s, MFU {100 * predicted.mfu:.1f}%"),
+        *([("bubble", f"{100 * predicted.bubble_fraction:.1f}% of the step")] if predicted.bubble_fraction else []),
         ("cluster", cluster_text(record)),
         ("training", training_text(record)),
         ("batch", f"{batch}: all rows of one step"),

@@ -139,6 +139,11 @@ def is_chosen(record: PlanRecord, alternative: Alternative) -> bool:
     return same and math.isclose(alternative.step_time_s, record.chosen.predicted.step_time_s, rel_tol=1e-9)
 
 
+def elements_of(record: PlanRecord) -> str:
+    """What a rate counts: "tokens", or "rows" where the first batch input holds no ids."""
+    return "tokens" if record.model.batch and not record.model.batch[0].type.floating else "rows"
+
+
 def fullest_stage(chosen: Chosen, memory_limits: Sequence[int] = ()) -> int:
     """The stage whose device holds most; of several kinds, the one that has least left of its own memory limit."""
     totals = [memory.total for memory in chosen.predicted.peak_bytes]
@@ -151,7 +156,13 @@ def step_text(record: PlanRecord) -> str:
     step_s = record.chosen.predicted.step_time_s
     found = interval_of(record.cluster, step_s)
     told = "predicted" if found.is_validated else "predicted, not validated on this device"
-    return f"{seconds_text(step_s)} ({seconds_text(found.low_s)} to {seconds_text(found.high_s)}), {told}"
+    return f"{seconds_text(step_s)} ({interval_text(record)}), {told}"
+
+
+def interval_text(record: PlanRecord) -> str:
+    """ "11.6 s to 13.1 s"."""
+    found = interval_of(record.cluster, record.chosen.predicted.step_time_s)
+    return f"{seconds_text(found.low_s)} to {seconds_text(found.high_s)}"
 
 
 def is_equal(record: PlanRecord, alternative: Alternative) -> bool:

@@ -22,6 +22,7 @@ from autoplan.report import report_html
 from autoplan.report.html.chart import Scale
 from autoplan.report.html.timeline import MOST_DRAWN, stretches_of
 from autoplan.report.words import headline
+from autoplan.scaling import Scaling, ScalingPoint
 from autoplan.search import search
 from autoplan.search.breakdown import Breakdown, breakdown
 from tests.support import hand_made
@@ -171,9 +172,42 @@ def test_a_schedule_of_many_microbatches_is_thinned_and_says_so() -> None:
 
 def test_an_alternative_that_does_not_fit_is_marked() -> None:
     record = planned(PINNED[0])
-    over = Alternative("too <large>", Parallelism(dp=4), 1.0, 5 * 2**30, "", None, 0.0, 100 * 2**30)
+    step_s = record.chosen.predicted.step_time_s
+    over = Alternative("too <large>", Parallelism(dp=4), 2 * step_s, 5 * 2**30, "", None, 0.0, 100 * 2**30)
     page = report_html(replace(record, alternatives=(over,)))
     assert 'class="over" cx=' in page and "too &lt;large&gt;" in page and "<large>" not in page
+
+
+def test_what_is_far_slower_is_in_the_table_alone() -> None:
+    record = planned(PINNED[0])
+    step_s = record.chosen.predicted.step_time_s
+    near = Alternative("near", Parallelism(dp=4), 2 * step_s, 0, "", None, 0.0, 2**30)
+    page = report_html(replace(record, alternatives=(near, replace(near, name="far", step_time_s=9 * step_s))))
+    dots = [e["data-plan"] for _, e in parsed(page).elements if "data-plan" in e]
+    assert dots == ["chosen", "near"] and "<td>far</td>" in page and "1 that take more than 4 times as long" in page
+
+
+def test_the_interval_is_drawn_where_it_lies() -> None:
+    record = planned(PINNED[0])
+    told = Plan(record).to_dict()["interval"]
+    (mark,) = (e for _, e in parsed(report_html(record)).elements if "data-low" in e)
+    assert (float(mark["data-low"]), float(mark["data-high"])) == (told["low_s"], told["high_s"])
+
+
+def test_scaling_is_drawn_with_what_does_not_fit_in_words() -> None:
+    record = planned(PINNED[0])
+    own = ScalingPoint("1x4", 4, 1.0, headline(record), 1.0, 100.0, 0.4)
+    devices = (ScalingPoint("1x2", 2, 1.0, why_not="does <not> fit"), own, replace(own, devices=8, tokens_per_s=150.0))
+    widths = (own, replace(own, bandwidth=2.0, tokens_per_s=120.0))
+    found = Scaling(headline(record), "tokens", "node", devices, widths)
+    page = report_html(record, {"scaling": found.to_dict()})
+    elements = parsed(page).elements
+    assert [(e["data-devices"], e["data-rate"]) for _, e in elements if "data-devices" in e] == [
+        ("4", "100.0"), ("8", "150.0"),
+    ]  # fmt: skip
+    assert [e["data-bandwidth"] for _, e in elements if "data-bandwidth" in e] == ["1.0", "2.0"]
+    assert "does &lt;not&gt; fit" in page and "the links inside the node (logarithmic)" in page
+    assert "75%" in str(found) and "Scaling" not in parsed(report_html(record)).words
 
 
 def test_a_rehearsal_is_told() -> None:
@@ -182,7 +216,7 @@ def test_a_rehearsal_is_told() -> None:
         "plan": headline(record), "passed": True, "devices": 4, "microbatches": 2, "run": 2,
         "classes": [{"ranks": 4, "reason": "all alike", "peak_bytes": 3 * 2**30, "predicted_bytes": 2**31}],
     }  # fmt: skip
-    words = parsed(report_html(record, data)).words
+    words = parsed(report_html(record, {"rehearsal": data})).words
     assert "would run as planned: 4 ranks, 2 of 2 microbatches" in words
     assert re.search(r"all alike4\s*3.00\s*2.00", words)
     assert "Rehearsal" not in parsed(report_html(record)).words

@@ -5,7 +5,7 @@ Positions are percentages, so that a chart is as wide as its page; a figure that
 
 Order: `chart` (axes, legends, escaping), `time_bar` (what a step's time goes to), `memory` (each stage against the
 limit), `timeline` (the schedule), `layer` (a block's operators and collectives), `alternatives` (time against memory),
-`rehearsed` (what a rehearsal measured), `page` (the page).
+`scaling` (over devices and bandwidth), `rehearsed` (what a rehearsal measured), `page` (the page).
 """
 
 from autoplan.report.html.page import report_html

@@ -5,11 +5,12 @@ import math
 from autoplan.ir.choice import Alternative
 from autoplan.ir.record import PlanRecord
 from autoplan.report.device_kinds import memory_limits_of
-from autoplan.report.html.chart import Scale, axis, figure, folded, legend, percent, plain, table, text
+from autoplan.report.html.chart import Scale, axis, figure, folded, grid, legend, percent, plain, table, text
 from autoplan.report.price_tables import rest_text
 from autoplan.report.words import GIB, MIB, fullest_stage, headline, is_chosen, parallelism_text, seconds_text, size_in
 
 HEIGHT = 300  # pixels
+SLOWEST = 4.0  # times the plan's step: what takes longer would press the others together, and is in the table alone
 
 
 def alternatives_section(record: PlanRecord) -> str:
@@ -23,10 +24,12 @@ def alternatives_section(record: PlanRecord) -> str:
     fullest = fullest_stage(record.chosen, memory_limits)
     peak, memory_limit = predicted.peak_bytes[fullest].total, memory_limits[fullest]
     unit, name = (GIB, "GiB") if memory_limit >= GIB else (MIB, "MiB")
-    seconds, bytes_ = [predicted.step_time_s, *(a.step_time_s for a in priced)], [peak, *(a.peak_bytes for a in priced)]
+    near = {number: a for number, a in enumerate(priced, 1) if a.step_time_s <= SLOWEST * predicted.step_time_s}
+    seconds = [predicted.step_time_s, *(a.step_time_s for a in near.values())]
+    bytes_ = [peak, *(a.peak_bytes for a in near.values())]
     across = around(seconds)
     along = around([*(size / unit for size in bytes_), memory_limit / unit])
-    dots = [dot(a, number, across, along, unit, name) for number, a in enumerate(priced, 1)]
+    dots = [dot(a, number, across, along, unit, name) for number, a in near.items()]
     own = (percent(across(predicted.step_time_s)), percent(1 - along(peak / unit)))
     told = f"the plan: {seconds_text(predicted.step_time_s)}, {size_in(unit, peak)} {name}"
     chosen = (
@@ -34,16 +37,11 @@ def alternatives_section(record: PlanRecord) -> str:
         f'<title>{text(told)}</title><circle class="chosen" cx="{own[0]}" cy="{own[1]}" r="13"/></g>'
     )
     limit = percent(1 - along(memory_limit / unit))
-    grid = "".join(
-        f'<line class="grid" x1="0" x2="100%" y1="{percent(1 - along(v))}" y2="{percent(1 - along(v))}"/>'
-        f'<text class="tick" x="2" y="{percent(1 - along(v))}" dy="-3">{text(plain(v))}</text>'
-        for v in along.ticks
-    )
     line = f'<line class="limit" x1="0" x2="100%" y1="{limit}" y2="{limit}"/>'
     plot = (
         f'<p class="unit">memory of the fullest device, {name} (logarithmic)</p>'
         f'<svg class="plane" style="height:{HEIGHT}px" role="img" aria-label="alternatives by time and memory">'
-        f"{grid}{line}{chosen}{''.join(dots)}</svg>{axis(across, 'time of one step, s (logarithmic)', plain)}"
+        f"{grid(along)}{line}{chosen}{''.join(dots)}</svg>{axis(across, 'time of one step, s (logarithmic)', plain)}"
     )
     keys = legend([("chosen", "the plan"), ("fits", "fits"), ("over", "exceeds the limit"), ("limit", "memory limit")])
     rows = [["", "the plan", seconds_text(predicted.step_time_s), "", f"{size_in(unit, peak)} {name}",
@@ -55,7 +53,9 @@ def alternatives_section(record: PlanRecord) -> str:
     told = f"{len(rest)} more that are the plan itself, have no price or don't apply"
     more = folded(told, f"<ul>{others}</ul>") if rest else ""
     body = f'<div class="readable">{plot}<output></output></div>{keys}{table(header, rows, right=(0, 2, 3, 4))}{more}'
-    return figure("Alternatives", body, name="alternatives")
+    slow = len(priced) - len(near)
+    note = f"{slow} that take more than {SLOWEST:g} times as long are in the table alone." if slow else ""
+    return figure("Alternatives", body, note, name="alternatives")
 
 
 def around(values: list[float]) -> Scale:

@@ -50,19 +50,26 @@ def linear_ticks(first: float, last: float) -> list[float]:
 def log_ticks(first: float, last: float) -> list[float]:
     """Powers of ten, with 2 and 5 between them where few are inside; a short stretch is ticked as a linear one is."""
     decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
-    for factors in ((1, 2, 5), (1,)):
+    for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [factor * 10.0**decade for decade in decades for factor in factors]
         inside = [value for value in found if first <= value <= last]
         if 3 <= len(inside) <= TICKS:
             return inside
-    if len(inside) < 3:
+    if len(inside) < 3 and last / first < 100:
         return [value for value in linear_ticks(first, last) if value >= first]
     return inside[:: math.ceil(len(inside) / TICKS)]
 
 
-def axis(scale: Scale, label: str, shown: Callable[[float], str]) -> str:
-    """A horizontal axis: ticks, and what it measures in which unit."""
-    ticks = "".join(tick(scale(value), shown(value)) for value in scale.ticks)
+def plain(value: float) -> str:
+    """A tick's number: no more digits than it has."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def axis(
+    scale: Scale, label: str, shown: Callable[[float], str] = plain, at: Sequence[float] | None = None
+) -> str:
+    """A horizontal axis: ticks, at round numbers or where asked, and what it measures in which unit."""
+    ticks = "".join(tick(scale(value), shown(value)) for value in (scale.ticks if at is None else at))
     return f'<div class="axis"><div class="ticks">{ticks}</div><div class="unit">{text(label)}</div></div>'
 
 
@@ -72,9 +79,13 @@ def tick(share: float, number: str) -> str:
     return f'<i{end} style="left:{percent(share)}">{text(number)}</i>'
 
 
-def plain(value: float) -> str:
-    """A tick's number: no more digits than it has."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
+def grid(scale: Scale) -> str:
+    """Lines across a drawing at the vertical scale's ticks, each with its number."""
+    return "".join(
+        f'<line class="grid" x1="0" x2="100%" y1="{percent(1 - scale(v))}" y2="{percent(1 - scale(v))}"/>'
+        f'<text class="tick" x="2" y="{percent(1 - scale(v))}" dy="-3">{text(plain(v))}</text>'
+        for v in scale.ticks
+    )
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> str:

@@ -3,7 +3,7 @@
 from autoplan.ir.record import PlanRecord
 from autoplan.report.device_kinds import memory_limits_of, stage_kinds
 from autoplan.report.html.chart import Scale, axis, figure, legend, percent, plain, text
-from autoplan.report.price_tables import KINDS, stage_text
+from autoplan.report.price_tables import KINDS, rank_text
 from autoplan.report.words import GIB, MIB, size_in
 
 
@@ -29,7 +29,7 @@ def memory_section(record: PlanRecord) -> str:
             begun += size
         limit, at = memory_limits[number], percent(scale(memory_limits[number] / unit))
         parts.append(f'<line class="limit" x1="{at}" x2="{at}" y1="0" y2="100%" data-limit="{limit}"/>')
-        holds = "; ".join(stage_text(record, stage) for stage in stages[number :: len(held)])
+        holds = rank_text(record, stages[number :: len(held)])
         share = f"{size_in(unit, memory.total)} {name}, {100 * memory.total / limit:.0f}%"
         host = f", {size_in(unit, memory.host)} {name} on the host" if memory.host else ""
         device = f"{kinds[number]}: " if kinds else ""

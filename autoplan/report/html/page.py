@@ -12,6 +12,7 @@ from autoplan.report.html.chart import figure, folded, text
 from autoplan.report.html.layer import layers_section
 from autoplan.report.html.memory import memory_section
 from autoplan.report.html.rehearsed import rehearsal_section
+from autoplan.report.html.scaling import scaling_section
 from autoplan.report.html.time_bar import collectives_table, time_section
 from autoplan.report.html.timeline import timeline_section
 from autoplan.report.notes import notes_of
@@ -38,21 +39,23 @@ PAGE = """<!doctype html>
 """
 
 
-def report_html(record: PlanRecord, rehearsal: Mapping[str, Any] | None = None) -> str:
+def report_html(record: PlanRecord, found: Mapping[str, Mapping[str, Any]] | None = None) -> str:
     """The page of a plan; nothing is loaded from elsewhere.
 
-    rehearsal  the data of the folder's rehearsal.json, where it has one
+    found  what was asked about the plan since: the data of "rehearsal" and of "scaling"
     """
+    told = found or {}
     step = breakdown(record)
     name = f"{record.model.name} on {record.cluster}"
     parts = (
         header(record, name),
         time_section(record, step),
         memory_section(record),
-        rehearsal_section(rehearsal) if rehearsal else "",
+        rehearsal_section(told["rehearsal"]) if "rehearsal" in told else "",
         timeline_section(record, step),
         layers_section(record),
         alternatives_section(record),
+        scaling_section(told["scaling"]) if "scaling" in told else "",
         items("Why", notes_of(record)),
         items("The search", search_lines(record)),
         folded("Every collective of a step", collectives_table(record)),
