@@ -135,8 +135,11 @@ class Training:
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
         if not isinstance(self.optimizer, str):
-            cause = "an optimizer is given by its lower-case name"
-            raise ParallelismError(f"optimizer={shown(self.optimizer)}", cause, "give for example 'adamw'")
+            given = self.optimizer if isinstance(self.optimizer, type) else type(self.optimizer)
+            name = given.__name__.lower() if given.__module__.startswith("torch.optim") else "adamw"
+            cause = "an optimizer is given by its lower-case name, and made by each rank of its own parameters"
+            remedy = f"give '{name}', with learning_rate=… and optimizer_options={{…}} for its settings"
+            raise ParallelismError(f"optimizer={shown(self.optimizer)}", cause, remedy)
         for name in ("learning_rate", "weight_decay", "eps", "momentum"):
             value = getattr(self, name)
             if not (is_number(value) and value >= 0) and (value is not None or name == "learning_rate"):

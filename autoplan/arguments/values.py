@@ -28,7 +28,8 @@ def parse_settings(
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise InputsError(repr(text), f"{what} takes KEY=VALUE", "write for example num_layers=4")
+            example = "precision=bf16-mixed" if "precision" in defaults else "num_layers=4"
+            raise InputsError(repr(text), f"{what} takes KEY=VALUE", f"write for example {example}")
         if key not in defaults:
             raise InputsError(text, f"{what} has no {key!r}", instead(key, value, sorted(defaults), others or {}))
         if key in values:

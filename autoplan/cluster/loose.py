@@ -12,6 +12,7 @@ from autoplan.errors import ClusterError
 from cost_models.hardware import device_names, machine_size
 
 MOST = 4  # texts that are told as near
+KINDS = ("cuda", "gpu", "gpus", "nvidia", "amd", "rocm", "hip", "mps", "xpu", "npu", "accelerator")  # no models
 USUAL = 8  # devices of a machine whose profile doesn't say how many
 
 _BY = r"\s*[xX*×:]\s*"
@@ -74,6 +75,9 @@ def _in_machines(count: int, device: str) -> str:
 
 def _unknown(name: str, texts: Sequence[str]) -> ClusterError:
     known = f"Known are {', '.join(device_names())}; or give a profile's path, ending in .toml"
+    if name.lower() in KINDS:
+        said = "says what kind of device it is, and a plan is priced for one of its models"
+        raise ClusterError(name, said, f"Write its model, as nvidia-smi -L shows it. {known}")
     near = " or ".join(text.split()[-1] for text in texts)
     cause = f"is not a known device{f'; nearest: {near}' if near else ''}"
     return ClusterError(name, cause, _write(texts) if texts else known)

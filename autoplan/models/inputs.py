@@ -117,6 +117,9 @@ def users_own(function: Callable[[], object], what: str) -> object:
     except AutoplanError:
         raise
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{last.filename}, line {last.lineno}"
-        raise InputsError(what, f"{type(error).__name__}: {error} ({place})", "mend it there") from error
+        said, last = f"{type(error).__name__}: {error}", traceback.extract_tb(error.__traceback__)[-1]
+        if last.filename == __file__:  # the call itself: its arguments aren't those that are given
+            raise InputsError(what, said, "give its further arguments defaults") from error
+        here = isinstance(error, SyntaxError)  # which says itself where
+        place = "" if here else f" ({last.filename}, line {last.lineno})"
+        raise InputsError(what, f"{said}{place}", "mend it there") from error

@@ -22,8 +22,13 @@ def traced_loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int], target_lengths: Tensor | Sequence[int],
     blank: int = 0, reduction: str = "mean", zero_infinity: bool = False,
 ) -> Tensor:  # fmt: skip
-    """What ``F.ctc_loss`` computes of log_probs [t, n, classes], by the operator of single rows."""
-    if log_probs.ndim != 3 or reduction not in ("none", "mean", "sum"):  # a single row, or what torch refuses
+    """What ``F.ctc_loss`` computes of log_probs [t, n, classes], or of one row [t, classes], by the operator of single
+    rows."""
+    if log_probs.ndim == 2 and reduction in ("none", "mean", "sum"):
+        times, labels = (torch.as_tensor(given).reshape(1) for given in (input_lengths, target_lengths))
+        row, own = log_probs.unsqueeze(1), targets.reshape(1, -1)
+        return traced_loss(row, own, times, labels, blank, reduction, zero_infinity).reshape(())
+    if log_probs.ndim != 3 or reduction not in ("none", "mean", "sum"):  # what torch refuses
         return plain_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
     lengths = [torch.as_tensor(given, device=log_probs.device) for given in (input_lengths, target_lengths)]
     losses = torch.ops.autoplan.ctc_losses(log_probs, targets, *lengths, blank, zero_infinity)

@@ -43,6 +43,8 @@ def bind(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None) -> Binding:
     else:
         binding = bind_positions(parameters, len(inputs), loss_fn)
     check(model, binding, loss_fn)
+    check_forward(type(model).__name__, parameters, binding)
+    check_loss(type(model).__name__, binding, loss_fn)
     return binding
 
 
@@ -94,6 +96,38 @@ def check(model: nn.Module, binding: Binding, loss_fn: LossFn | None) -> None:
         )
 
 
+def check_forward(model: str, parameters: Sequence[inspect.Parameter], binding: Binding) -> None:
+    """InputsError where forward needs what the batch lacks."""
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    missing = [p for p in needed if p.name not in binding.forward]
+    if missing:
+        names, by_name = ", ".join(p.name for p in missing), any(p.kind is p.KEYWORD_ONLY for p in missing)
+        as_dict = by_name and not binding.keywords
+        remedy = f"give all as a dict: {{'{missing[0].name}': …}}" if as_dict else "give it, too"
+        raise InputsError(f"{model}.forward", f"it needs {names}, which the example_inputs lack", remedy)
+
+
+def check_loss(model: str, binding: Binding, loss_fn: LossFn | None) -> None:
+    """InputsError where the loss can't be called with the model's output and what forward leaves of the batch."""
+    if loss_fn is None:
+        return
+    name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    if inspect.isclass(loss_fn):
+        raise InputsError(f"loss_fn={name}", "it is a class, which isn't called with tensors", f"give {name}()")
+    try:
+        signature = inspect.signature(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
+    except (TypeError, ValueError):  # a builtin that doesn't say
+        return
+    try:
+        signature.bind(*(None for _ in range(1 + len(binding.targets))))
+    except TypeError as error:
+        left = f"{', '.join(binding.targets)} to it" if binding.targets else "nothing to it"
+        cause = f"it is called with the model's output and the targets, and {error}: {model}.forward takes "
+        cause += f"{', '.join(binding.forward) or 'nothing'} of the example_inputs and leaves {left}"
+        remedy = "give the targets behind forward's inputs, (x, target), or a loss_fn of as many arguments"
+        raise InputsError(f"loss_fn={name}", cause, remedy) from None
+
+
 class WithLoss(nn.Module):
     """What is exported: the batch in, one tensor out: the loss in training, else the model's result.
 
@@ -112,6 +146,11 @@ class WithLoss(nn.Module):
         taken = {name: values[name] for name in self.binding.forward}
         output = self.model(**taken) if self.binding.keywords else self.model(*taken.values())
         for loss_fn in self.losses:
-            return loss_fn(output, *(values[name] for name in self.binding.targets))
+            return with_targets(loss_fn, output, [values[name] for name in self.binding.targets])
         name = type(self.model).__name__
         return loss_of_output(output, name) if self.with_loss else result_of_output(output, name)
+
+
+def with_targets(loss_fn: LossFn, output: Any, targets: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The loss; a frame of its own in a traceback, by which ``capture`` tells it from the model."""
+    return loss_fn(output, *targets)

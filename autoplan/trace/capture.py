@@ -21,7 +21,9 @@ from torch.nn.modules import transformer  # nowhere public is the look into mask
 
 from autoplan.errors import AutoplanError, TraceError
 from autoplan.ops.ctc import traced_loss
+from autoplan.trace.batch_binding import with_targets
 
+LOSS = "loss_fn"
 STACKS = "do_not_emit_stack_traces"
 CAPTURING = threading.RLock()  # what a capture sets, torch has once for all threads
 OURS = Path(__file__).parent.parent
@@ -87,14 +89,15 @@ def unlogged(name: str) -> Iterator[None]:
 
 def explain(error: Exception) -> TraceError:
     """The failure as a mistake that a user can mend."""
-    line = user_line(error)
+    line = user_line(error) or place_of(error)
     text = str(error).strip().splitlines() or [type(error).__name__]
     if data_dependent(error):
         cause = "forward takes a branch, or makes a shape, that depends on a tensor's values"
         remedy = "write it without reading the values: torch.where for a branch, a fixed size and a mask for a shape"
     else:
         cause = f"{type(error).__name__}: {text[0]}"
-        remedy = "check that the model runs on these example_inputs; if it does, torch.export can't follow this line"
+        what = "loss_fn takes such targets" if line.startswith(LOSS) else "the model runs on these example_inputs"
+        remedy = f"check that {what}; if it does, torch.export can't follow this line"
     return TraceError(line, cause, remedy)
 
 
@@ -111,19 +114,35 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def user_line(error: BaseException) -> str:
-    """``file.py:12: if x.sum() > 0:``, the innermost frame outside of torch and the standard library."""
-    found = [frame for e in chain(error) for frame in frames(e.__traceback__)]
+    """``file.py:12: if x.sum() > 0:``, the innermost frame outside of torch and the standard library; "" for none."""
+    found = [(t.tb_frame.f_code.co_filename, t.tb_lineno) for t in frames(error)]
     user = [(file, line) for file, line in found if not file.startswith(LIBRARIES) and not file.startswith("<")]
-    if not user:
-        return "the model"
-    return line_of(*user[-1])
+    return line_of(*user[-1]) if user else ""
+
+
+def place_of(error: BaseException) -> str:
+    """Where no line is the user's: "loss_fn" with its operands, or the innermost module of torch, as it prints."""
+    place = "the model"
+    for held in (t.tb_frame for t in frames(error)):
+        own = held.f_locals
+        if held.f_code is with_targets.__code__:
+            operands = [value for value in (own["output"], *own["targets"]) if isinstance(value, torch.Tensor)]
+            told = " and ".join(f"{str(v.dtype).removeprefix('torch.')} {list(v.shape)}" for v in operands)
+            return f"{LOSS} of {told or 'the output'}"
+        module = own.get("self") if held.f_code.co_name == "forward" else None
+        torchs = isinstance(module, nn.Module) and type(module).__module__.startswith("torch.nn.")
+        place = repr(module) if torchs and "\n" not in repr(module) else place
+    return place
 
 
 def line_of(file: str, line: int) -> str:
     return f"{file}:{line}: {linecache.getline(file, line).strip()}"
 
 
-def frames(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
-    while traceback is not None:
-        yield traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
-        traceback = traceback.tb_next
+def frames(error: BaseException) -> Iterator[TracebackType]:
+    """Of the error and what it came from, the outermost first in each."""
+    for one in chain(error):
+        traceback = one.__traceback__
+        while traceback is not None:
+            yield traceback
+            traceback = traceback.tb_next

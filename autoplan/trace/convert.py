@@ -39,7 +39,14 @@ from autoplan.trace.passes.literals import literal
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
 ATEN = "aten."
 DIMS = ("dim", "dim0", "dim1", "dims")
-PRODUCTS = frozenset(f"aten.{name}.default" for name in ("linear", "mm", "matmul", "bmm", "mv", "addmm", "baddbmm"))
+PRODUCTS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *(f"{n}.default" for n in ("linear", "mm", "matmul", "bmm", "mv", "addmm", "baddbmm", "convolution")),
+        *(f"conv{n}d.{overload}" for n in (1, 2, 3) for overload in ("default", "padding")),
+        "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
+    )
+)  # fmt: skip
 """What autocast runs in halves: a wider operand, as what a float32 buffer was added to, is cast to them."""
 
 

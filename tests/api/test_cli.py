@@ -66,6 +66,8 @@ def test_devices_are_listed_and_each_figure_has_its_source(capsys: pytest.Captur
     ("arguments", "said"),
     [
         ([*MLP, "--cluster-spec", "1x4 tpu"], "tpu"),
+        ([*MLP, "--cluster-spec", "1x4 cuda"], "says what kind of device it is"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--training", "bf16"], "write for example precision=bf16-mixed."),
         ([*MLP, "--cluster-spec", "0x4 cpu"], "nodes = 0"),
         ([*MLP, "--cluster-spec", "8xH100"], 'Write "1x8 h100-pcie" or "1x8 h100-sxm"'),
         ([*MLP, "--cluster-spec", "1x4 cpu", "--verfy"], "autoplan plan has no such option. did you mean --verify"),

@@ -28,6 +28,9 @@ def broken():
 
 def not_a_model():
     return 3
+
+def of_depth(depth):
+    return nn.Linear(depth, 2)
 """
 
 
@@ -73,6 +76,14 @@ def test_a_mistake_in_a_file_is_named(
 ) -> None:
     with pytest.raises(InputsError, match=said):
         given(resolve_model(f"{file}:{function}", batch=batch, seq=seq).model)
+
+
+def test_code_that_does_not_parse_or_wants_arguments_is_told_where_it_stands(file: Path) -> None:
+    with pytest.raises(InputsError, match=r"argument: 'depth'\. give its further arguments defaults\."):
+        given(resolve_model(f"{file}:of_depth").model)
+    file.write_text("def broken(:")
+    with pytest.raises(InputsError, match=r"SyntaxError: invalid syntax \(user_model\.py, line 1\)\. mend it there"):
+        resolve_model(f"{file}:broken")
 
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

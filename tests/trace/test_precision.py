@@ -21,23 +21,25 @@ class Wider(nn.Module):
         self.fc = nn.Linear(8, 8)
         self.register_buffer("mean", torch.ones(8))
         self.register_buffer("mixes", torch.ones(8, 8))
+        self.register_buffer("blurs", torch.ones(6, 1, 3))
 
     def forward(self, x: torch.Tensor, target: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        scores = self.fc(x - self.mean) @ self.mixes
+        scores = F.conv1d(self.fc(x - self.mean) @ self.mixes, self.blurs, padding=1, groups=6)
         return F.ctc_loss(scores.log_softmax(-1).transpose(0, 1), target, lengths + 4, lengths)
 
 
 def test_halves_that_meet_wider_numbers_are_as_under_autocast() -> None:
     batch = (torch.ones(4, 6, 8), torch.ones(4, 3, dtype=torch.long), torch.full((4,), 2))
     model = trace(Wider(), batch, training=True, dtype="bfloat16")
-    products = ("aten.linear.default", "aten.matmul.default", "autoplan.ctc_losses")
+    products = ("aten.linear.default", "aten.matmul.default", "aten.convolution.default", "autoplan.ctc_losses")
     met = set()
     for block in model.blocks:
         types = {**model.types(), **block.types()}
         read = [(node.op, types[name]) for node in block.nodes for name in node.operands if node.op in products]
         met |= {(op, kind.dtype) for op, kind in read if kind.floating}
     assert met == {
-        ("aten.linear.default", "bfloat16"), ("aten.matmul.default", "bfloat16"), ("autoplan.ctc_losses", "float32"),
+        ("aten.linear.default", "bfloat16"), ("aten.matmul.default", "bfloat16"),
+        ("aten.convolution.default", "bfloat16"), ("autoplan.ctc_losses", "float32"),
     }  # fmt: skip
 
 

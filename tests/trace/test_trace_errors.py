@@ -195,6 +195,49 @@ def test_inputs_that_forward_does_not_take() -> None:
         trace(nn.Linear(8, 8), {}, loss_fn=F.mse_loss, training=True)
 
 
+class Named(nn.Linear):
+    def forward(self, input: torch.Tensor, *, mask: torch.Tensor) -> torch.Tensor:
+        return super().forward(input * mask)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "loss_fn", "said"),
+    [
+        (nn.Linear(8, 8), (X,), F.mse_loss, r"loss_fn=mse_loss:.*'target'.*takes input .*leaves nothing to it\. give"),
+        (nn.Linear(8, 8), (X, X), lambda output: output.mean(), "too many positional.*leaves target to it"),
+        (nn.Linear(8, 8), (X, X, X), nn.MSELoss(), "loss_fn=MSELoss.*leaves target_0, target_1 to it"),
+        (nn.Linear(8, 8), (X, X), nn.MSELoss, r"loss_fn=MSELoss: it is a class.*give MSELoss\(\)"),
+        (Named(8, 8), (X, X), F.mse_loss, r"Named\.forward: it needs mask.*give all as a dict: \{'mask': …\}"),
+        (Named(8, 8), {"input": X, "target": X}, F.mse_loss, "needs mask, which the example_inputs lack. give it, too"),
+    ],
+)
+def test_a_loss_or_a_forward_of_other_arguments_is_told_before_the_trace(
+    model: nn.Module, batch: object, loss_fn: object, said: str
+) -> None:
+    with pytest.raises(InputsError, match=said):
+        trace(model, batch, loss_fn=loss_fn, training=True)  # type: ignore[arg-type]
+
+
+def test_where_no_line_is_the_users_the_module_or_the_loss_is_named() -> None:
+    with pytest.raises(TraceError, match=r"^Linear\(in_features=7, out_features=8, bias=True\): RuntimeError"):
+        trace(nn.Sequential(nn.Linear(7, 8)), (X, X), loss_fn=F.mse_loss, training=True)
+    with pytest.raises(TraceError, match=r"^loss_fn of float32 \[4, 8\] and float32 \[4\]: .*that loss_fn takes such"):
+        trace(nn.Linear(8, 8), (X, torch.zeros(4)), loss_fn=F.cross_entropy, training=True)
+
+
+class Heard(nn.Linear):
+    """One row's sequence, of no dim of rows."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.ctc_loss(super().forward(x).log_softmax(-1), labels, torch.tensor(4), torch.tensor(3))
+
+
+def test_one_row_of_ctc_is_as_torch_has_it() -> None:
+    heard, batch = Heard(8, 6), {"x": torch.randn(4, 8), "labels": torch.tensor([1, 2, 3])}
+    found = interpret(trace(heard, batch, training=True), dict(heard.named_parameters()), batch)
+    torch.testing.assert_close(found, heard(**batch))
+
+
 def test_a_module_that_can_not_be_copied() -> None:
     model = nn.Linear(8, 8)
     model.handle = open(__file__)  # type: ignore[assignment]  # noqa: SIM115  a file can't be copied

@@ -116,7 +116,31 @@ class Masked(Applying):
         return (Hard.apply(scores) * x).mean()
 
 
-@pytest.mark.parametrize("made", [Applying(Straight), Applying(Reversed, ROWS, 3.0), Masked(Hard)])
+class Doubled(Function):
+    """In place, with a backward of another factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 5
+
+
+class InPlace(Applying):
+    """What the function changed is read under the name of before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.layer(x)
+        changed = self.function.apply(hidden)
+        return (hidden * hidden + changed).mean()
+
+
+@pytest.mark.parametrize(
+    "made", [Applying(Straight), Applying(Reversed, ROWS, 3.0), Masked(Hard), Applying(Doubled), InPlace(Doubled)]
+)
 def test_one_of_another_backward_is_traced_with_it(made: nn.Module) -> None:
     x = torch.randn(4, 8)
     model = trace(made, (x,), training=True)

@@ -41,17 +41,23 @@ class Form:
     graph    (operands without gradients, then those that are trained) -> the results that are tensors, and L of each
     results  what forward returns, as True where it is a tensor
     single   whether it returns one, in no tuple
+    dirty    of each result that is a tensor the number of the tensor operand that it was written into; else None
     """
 
     call: Call
     graph: fx.GraphModule
     results: tuple[object, ...]
     single: bool
+    dirty: tuple[int | None, ...]
 
     def run(self, args: Sequence[object]) -> object:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         found = iter(self.graph.forward(*(t.detach() for t in tensors), *(t for t in tensors if t.requires_grad)))
-        results = [joined(next(found), next(found)) if one is True else one for one in self.results]
+        place = iter(self.dirty)
+        results = [
+            written(joined(next(found), next(found)), tensors, next(place)) if one is True else one
+            for one in self.results
+        ]
         return results[0] if self.single else tuple(results)
 
 
@@ -61,13 +67,15 @@ class Context:
     def __init__(self, needed: tuple[bool, ...]) -> None:
         self.needs_input_grad = needed
         self.saved_tensors: tuple[Tensor | None, ...] = ()
+        self.dirty: tuple[Tensor, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         self.saved_tensors = tensors
 
     save_for_forward = save_for_backward
 
-    def mark_dirty(self, *_: Tensor) -> None: ...
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        self.dirty = tensors
 
     def mark_non_differentiable(self, *_: Tensor) -> None: ...
 
@@ -81,13 +89,16 @@ def form_of(call: Call) -> Form:
         tensors = [value for value in given if isinstance(value, Tensor)]
         trained = [o.trained for o in call.args if isinstance(o, Operand)]
         shown: list[Any] = []
+        dirty: list[int | None] = []
 
         def computed(*entering: Tensor) -> list[Tensor | None]:
             left = iter(entering[: len(tensors)])
             args = [next(left) if isinstance(value, Tensor) else value for value in given]
-            result, transposed = with_transpose(call, args, entering[len(tensors) :])
+            result, transposed, marked = with_transpose(call, args, entering[len(tensors) :])
             shown[:] = [result]
             results = result if isinstance(result, tuple) else (result,)
+            operands = [arg for arg in args if isinstance(arg, Tensor)]
+            dirty[:] = [place_of(r, operands, marked) for r in results if isinstance(r, Tensor)]
             return [
                 part for pair in zip(results, transposed, strict=True) if isinstance(pair[0], Tensor) for part in pair
             ]
@@ -98,14 +109,26 @@ def form_of(call: Call) -> Form:
     graph.recompile()
     results = shown[0] if isinstance(shown[0], tuple) else (shown[0],)
     marks = tuple(True if isinstance(one, Tensor) else one for one in results)
-    return Form(call, graph, marks, not isinstance(shown[0], tuple))
+    return Form(call, graph, marks, not isinstance(shown[0], tuple), tuple(dirty))
+
+
+def place_of(result: Tensor, operands: Sequence[Tensor], marked: Sequence[Tensor]) -> int | None:
+    """Which operand a result is, where forward marked it as changed in place."""
+    if not any(result is one for one in marked):
+        return None
+    return next((i for i, operand in enumerate(operands) if operand is result), None)
+
+
+def written(result: Tensor, tensors: Sequence[Tensor], place: int | None) -> Tensor:
+    """The result, put where forward puts it: what reads that operand later reads this, and its gradients."""
+    return result if place is None else tensors[place].copy_(result)
 
 
 def straight_through(call: Call, args: Sequence[object]) -> object:
     """The same on tensors with values."""
     moved = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
     plain = [arg.detach() if isinstance(arg, Tensor) else arg for arg in args]
-    result, transposed = with_transpose(call, plain, moved)
+    result, transposed, _ = with_transpose(call, plain, moved)
     results = result if isinstance(result, tuple) else (result,)
     found = [joined(r, t) if isinstance(r, Tensor) else r for r, t in zip(results, transposed, strict=True)]
     return tuple(found) if isinstance(result, tuple) else found[0]
@@ -119,8 +142,10 @@ def joined(result: Tensor, transposed: Tensor | None) -> Tensor:
     return result.detach() + torch.where(difference == 0, difference, torch.zeros_like(difference))
 
 
-def with_transpose(call: Call, args: Sequence[object], moved: Sequence[Tensor]) -> tuple[Any, list[Tensor | None]]:
-    """What forward gives, and L of each result; None where no gradient comes back from it.
+def with_transpose(call: Call, args: Sequence[object], moved: Sequence[Tensor]) -> tuple[
+    Any, list[Tensor | None], tuple[Tensor, ...]
+]:  # fmt: skip
+    """What forward gives, L of each result, None where no gradient comes back from it; and what it marked as dirty.
 
     args   without gradients
     moved  the operands that are trained, in order
@@ -148,4 +173,4 @@ def with_transpose(call: Call, args: Sequence[object], moved: Sequence[Tensor]) 
     seeds = [torch.zeros_like(r) for r, f in zip(results, floating, strict=True) if f]
     transpose = vjp(backward, *seeds)[1]
     left = iter(transpose(tuple(moved)))
-    return result, [next(left) if f else None for f in floating]
+    return result, [next(left) if f else None for f in floating], context.dirty
