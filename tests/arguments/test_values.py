@@ -35,7 +35,7 @@ def test_another_type_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["layers", "=4", ""])
 def test_what_is_no_setting_is_refused(text: str) -> None:
-    with pytest.raises(InputsError, match="takes KEY=VALUE. write for example num_layers=4"):
+    with pytest.raises(InputsError, match=r"takes KEY=VALUE\. write for example num_layers=4"):
         parse_settings([text], DEFAULTS, "the model")
 
 

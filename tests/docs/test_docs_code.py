@@ -13,13 +13,18 @@ import pytest
 
 from autoplan import cli
 from tests.docs.pages import PAGES, ROOT, Code, Page
+from tests.support.forked import in_fork
 
 TEMPLATES = ROOT / "autoplan" / "emit" / "templates"
 OTHERS = {"pip", "cd", "git", "export"}  # commands that the repository doesn't define
 EXPORTED = ("train.py", "run.py")
 
 PYTHON = [(page, code) for page in PAGES for code in page.code("python")]
-RUN = [page for page in PAGES if any(code.runs for code in page.code("python"))]
+PLANS = ROOT / "docs" / "how_to"  # pages whose code plans and trains
+RUN = [
+    pytest.param(page, marks=pytest.mark.slow if page.path.parent == PLANS else ())
+    for page in PAGES if any(code.runs for code in page.code("python"))
+]  # fmt: skip
 SHELL = [(page, code) for page in PAGES for code in page.code("sh", "bash")]
 
 
@@ -35,6 +40,7 @@ def test_python_compiles(page: Page, code: Code) -> None:
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
+@in_fork
 def test_what_is_marked_runs(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's marked blocks, one after another, in one namespace and in an empty folder."""
     monkeypatch.chdir(tmp_path)
