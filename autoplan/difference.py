@@ -9,7 +9,7 @@ from autoplan.ir.choice import PricedCollective
 from autoplan.plan import Plan
 from autoplan.report.device_kinds import memory_limits_of
 from autoplan.report.waits import per_device
-from autoplan.report.words import fullest_stage, headline, seconds_text, way_text
+from autoplan.report.words import elements_of, fullest_stage, headline, seconds_text, way_text
 from autoplan.search.breakdown import breakdown
 
 MOST = 20  # rows of a table; further ones are counted
@@ -18,15 +18,19 @@ Key = tuple[str, str, str]
 
 def difference(before: Plan, after: Plan) -> str:
     """Markdown: the predictions of both side by side, then what differs: time, collectives, operators."""
-    name = after.record.model.name
     parts = [
-        f"### Plan of {name}: {before.record.cluster} → {after.record.cluster}",
+        f"### Plan of {turned(before.record.model.name, after.record.model.name)}: "
+        f"{turned(str(before.record.cluster), str(after.record.cluster))}",
         table(["", "before", "after", "change"], list(summary(before, after))),
         section("Time of one step", ["part", "before", "after", "change"], list(times(before, after))),
         section("Collectives of one step on one device", ["collective", "before", "after"], list(moved(before, after))),
         section("Operators split another way", ["operator", "axis", "before", "after"], list(split(before, after))),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def turned(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
 
 
 def section(title: str, header: Sequence[str], rows: list[list[str]]) -> str:
@@ -53,13 +57,18 @@ def summary(before: Plan, after: Plan) -> Iterator[list[str]]:
     step = seconds_text(one.step_time_s), seconds_text(other.step_time_s)
     yield ["step time", *step, changed(one.step_time_s, other.step_time_s)]
     rates = f"{one.tokens_per_s:,.0f}", f"{other.tokens_per_s:,.0f}"
-    yield ["tokens or rows a second", *rates, changed(one.tokens_per_s, other.tokens_per_s)]
-    yield ["MFU", f"{100 * one.mfu:.1f}%", f"{100 * other.mfu:.1f}%", changed(one.mfu, other.mfu)]
-    bubble = f"{100 * one.bubble_fraction:.1f}%", f"{100 * other.bubble_fraction:.1f}%"
-    yield ["pipeline bubble", *bubble, ""]
+    yield [f"{elements_of(after.record)} a second", *rates, changed(one.tokens_per_s, other.tokens_per_s)]
+    yield ["MFU", *shares(one.mfu, other.mfu)]
+    yield ["pipeline bubble", *shares(one.bubble_fraction, other.bubble_fraction)]
     peaks = [p.peak_bytes[fullest_stage(plan.record.chosen, memory_limits_of(plan.record))].total
              for plan, p in ((before, one), (after, other))]  # fmt: skip
     yield ["fullest device", *map(size_text, peaks), changed(*peaks)]
+
+
+def shares(before: float, after: float) -> list[str]:
+    """Two shares in percent, and what lies between them in points."""
+    points = 100 * (after - before)
+    return [f"{100 * before:.1f}%", f"{100 * after:.1f}%", f"{points:+.1f} points" if abs(points) > 0.05 else ""]
 
 
 def times(before: Plan, after: Plan) -> Iterator[list[str]]:

@@ -31,7 +31,7 @@ def rows(text: str) -> list[list[str]]:
 
 def test_a_plan_and_itself_differ_in_nothing() -> None:
     text = difference(planned(DATA), planned(DATA))
-    assert text.count("no change.") == 3
+    assert text.count("no change.") == 3 and text.startswith("### Plan of Llama: 1x4 cpu\n")
     assert all(row[1] == row[2] and row[3] == "" for row in rows(text)[2:])
 
 
@@ -41,6 +41,8 @@ def test_both_predictions_stand_side_by_side() -> None:
     times = [plan.predicted.step_time_s for plan in (before, after)]
     assert told["step time"] == [*map(seconds_text, times), f"{100 * (times[1] / times[0] - 1):+.1f}%"]
     assert told["plan"][:2] == [str(before), str(after)]
+    mfu = [plan.predicted.mfu for plan in (before, after)]
+    assert told["MFU"][2] == f"{100 * (mfu[1] - mfu[0]):+.1f} points" and "tokens a second" in told
     gradients = next(c for c in before.predicted.collectives if c.where == "gradients")
     assert (
         told["gradients: all-reduce over dp"][1] == "none"
