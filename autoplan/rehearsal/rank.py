@@ -64,6 +64,7 @@ def rehearse_rank(
         # a compiled segment runs again whole, an eager one up to the last tensor that its backward reads
         stack.enter_context(set_checkpoint_early_stop(not spec.training.compile))
         program = Program(spec if compiled else eager(spec), module)
+        program.filled = True  # values are all that a rehearsal hasn't
         watch(program, recorder)
         batch = {value.name: given(spec, value) for value in spec.lowered.batch}
         for _ in range(STEPS):

@@ -8,6 +8,7 @@ from types import ModuleType
 
 from torch import Tensor
 
+from autoplan.errors import WeightsError
 from autoplan.runtime import own_state
 from autoplan.runtime.agreement.agreement import Call
 from autoplan.runtime.checkpoint import checkpoint
@@ -92,11 +93,13 @@ class Program(RankModel):
         those of this batch alone, and those that no update has used are never dropped: that is an InputsError, before
         anything is computed. Nothing is updated. Under "fp16-mixed" loss and gradients are divided by the scale again;
         where a gradient of any rank overflowed, no rank has gradients, and the optimizer's step updates nothing.
+        WeightsError where the program has no weights yet.
         InputsError, on every rank and before gradients change, for another batch, and where ranks disagree (see
         runtime.agreement); DivergedError where the loss isn't finite: gradients are then what they were. On an
         accelerator it is raised by the next step, save or ``close``, so that no step waits for the device, where the
         optimizer is guarded (see runtime.optim.updates): parameters and optimizer state are those before that loss.
         """
+        self._check_filled("step")
         with self._during("forward and backward"):
             name = "step(accumulate=True)" if accumulate else "step"
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
@@ -119,8 +122,15 @@ class Program(RankModel):
         mean, as ``full_state_dict`` has it. A loss that isn't finite is returned as it is. InputsError for another
         batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
         """
+        self._check_filled("evaluate")
         with self._during("evaluation", "evaluate"), self.local.as_one() if self.local else nullcontext():
             return self.evaluation.run(batch, self.spec.training.seed, self.steps)
+
+    def _check_filled(self, call: str) -> None:
+        if not self.filled:
+            cause = "this program has no weights yet, only what its memory held before"
+            remedy = "call program.init_weights(seed=0), load_weights(path) or load_checkpoint(path) first"
+            raise WeightsError(f"program.{call}(batch)", cause, remedy)
 
     def _checked(self, batch: Batch, accumulate: bool, rows: Rows | None) -> Given:
         self.gradients.check(accumulate)

@@ -197,6 +197,22 @@ def test_what_can_t_be_given_is_named_on_every_rank(pool: RankPool) -> None:
         assert said.startswith("init_weights(): this program wasn't loaded from a folder with values")
 
 
+def unfilled(rank: int, world: int) -> list[str]:
+    said = []
+    with Program(tiny.spec(dp=world), tiny.program(1)) as program:
+        for call in (program.step, program.evaluate):
+            with pytest.raises(WeightsError) as error:
+                call({})
+            said.append(str(error.value))
+    return said
+
+
+def test_a_program_without_weights_neither_steps_nor_evaluates(pool: RankPool) -> None:
+    for stepped, evaluated in pool.run(unfilled):
+        assert stepped.startswith("program.step(batch): this program has no weights yet")
+        assert "call program.init_weights(seed=0), load_weights" in stepped and "evaluate(batch): this" in evaluated
+
+
 def test_ranks_that_ask_for_other_seeds_are_named(pool: RankPool) -> None:
     made = given(make_model)
     for said, _ in pool.run(initialised, PLANS[0], made.recipe, made.start, {"seed": "rank"}):

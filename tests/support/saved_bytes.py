@@ -48,6 +48,7 @@ def rehearsed(folder: Path) -> Kept:
         stack.enter_context(answered(recorder))
         stack.enter_context(kernels_of("cuda"))
         program = Program(spec, program_module(folder))
+        program.filled = True
         layers = next(m for m in program.stages.modules[0].modules() if isinstance(m, nn.ModuleList))
         before: set[int] = set()
         found: list[tuple[int, str, str]] = []
