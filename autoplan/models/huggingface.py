@@ -126,9 +126,9 @@ def known_name(name: str) -> str:
     """The preset or model type that a name of the hub stands for; InputsError, with the nearest, where it is none."""
     given = TRAINED.sub("", name.rpartition("/")[2].lower())
     found = HUB.get(given, given)
-    if found not in PRESETS and found not in CONFIG_MAPPING_NAMES:
+    if not is_known(found):
         found = found.replace("-", "_")  # "DeepSeek-V3" of the model type deepseek_v3
-    if found in PRESETS or found in CONFIG_MAPPING_NAMES:
+    if is_known(found):
         return found
     near = nearest(given.removeprefix("meta-"), [*PRESETS, *CONFIG_MAPPING_NAMES])
     hint = f"did you mean {' or '.join(f'hf:{n}' for n in near)}" if near else f"try one of {', '.join(PRESETS)}"
@@ -136,6 +136,10 @@ def known_name(name: str) -> str:
     if "/" in name:
         cause = "nothing is downloaded, it isn't in the hub's cache here, and no preset has its configuration"
     raise InputsError(f"hf:{name}", cause, f"{hint}; or give a folder that save_pretrained wrote: hf:path/to/folder")
+
+
+def is_known(name: str) -> bool:
+    return name in PRESETS or name in CONFIG_MAPPING_NAMES
 
 
 def started(plain: Any) -> dict[str, int]:

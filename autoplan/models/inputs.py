@@ -14,6 +14,7 @@ from autoplan.errors import AutoplanError, InputsError
 Inputs = dict[str, torch.Tensor] | tuple[torch.Tensor, ...]
 LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
 ONE_LABEL_A_ROW = ("SequenceClassification", "ImageClassification", "MultipleChoice", "NextSentencePrediction")
+PIXELS = 224  # of a side, as networks for ImageNet are trained on
 REMEDY = "pass example_inputs: a tuple or dict of tensors, the global batch of one optimizer step (meta tensors do)"
 
 
@@ -95,11 +96,10 @@ def tokens(*shape: int) -> torch.Tensor:
 
 
 def image(config: Any, batch: int) -> torch.Tensor:
-    """Pictures of the configured size, [batch, channels, height, width]."""
+    """Pictures of the configured size, [batch, channels, height, width]; of ImageNet's where none is configured, as for
+    a convolutional network, which takes any."""
     vision = getattr(config, "vision_config", config)
-    size = getattr(vision, "image_size", None)
-    if size is None:
-        raise InputsError(type(config).__name__, "it names no image_size", REMEDY)
+    size = getattr(vision, "image_size", None) or PIXELS
     height, width = (size, size) if isinstance(size, int) else size
     return torch.empty(batch, vision.num_channels, height, width, device="meta")
 

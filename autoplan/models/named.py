@@ -90,10 +90,10 @@ def near_form(text: str) -> str:
 
 def from_huggingface(name: str, settings: Sequence[str], batch: int | None, seq: int | None) -> Request:
     """A model of transformers by its type, a preset, the hub's name, or the folder that it was saved to."""
-    saved = huggingface("saved")
-    folder = saved.saved_folder(name)
+    saved, by_name = huggingface("saved"), huggingface("huggingface")
+    exported = (Path(name) / "plan.json").is_file() and by_name.is_known(name)  # a plan of this model
+    folder = None if exported else saved.saved_folder(name)
     if folder is None:
-        by_name = huggingface("huggingface")
         model, inputs = by_name.build(name, settings, batch, seq)
         known = by_name.known_name(name)
         note = f"hf:{name} is planned as hf:{known}; nothing is downloaded, give its weights to train.py with --weights"

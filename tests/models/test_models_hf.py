@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from autoplan.errors import InputsError
@@ -35,10 +37,27 @@ def test_a_decoder_starts_with_a_token_that_there_is() -> None:
     assert resolve_model("hf:bart", ["d_model=32", "vocab_size=96"]).model.config.decoder_start_token_id == 2
 
 
+def test_a_plan_s_folder_under_the_model_s_name_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llama").mkdir()
+    with pytest.raises(InputsError, match=r"llama: there is no config\.json"):
+        resolve_model("hf:llama", SMALL)
+    (tmp_path / "llama" / "plan.json").write_text("{}")
+    assert type(resolve_model("hf:llama", SMALL).model).__name__ == "LlamaForCausalLM"
+
+
 def test_images_have_the_configured_size() -> None:
     inputs = resolve_model("hf:vit", [*SMALL[:-1], "image_size=32", "patch_size=8"], batch=4).example_inputs
     assert isinstance(inputs, dict)
     assert {k: tuple(t.shape) for k, t in inputs.items()} == {"pixel_values": (4, 3, 32, 32), "labels": (4,)}
+    assert inputs_of_a_size_left_open() == (4, 3, 224, 224)
+
+
+def inputs_of_a_size_left_open() -> tuple[int, ...]:
+    small = ["embedding_size=8", "hidden_sizes=[8]", "depths=[1]"]
+    inputs = resolve_model("hf:resnet", small, batch=4).example_inputs
+    assert isinstance(inputs, dict)
+    return tuple(inputs["pixel_values"].shape)
 
 
 @pytest.mark.parametrize(
