@@ -137,8 +137,7 @@ class Training:
         if not isinstance(self.optimizer, str):
             given = self.optimizer if isinstance(self.optimizer, type) else type(self.optimizer)
             name = given.__name__.lower() if given.__module__.startswith("torch.optim") else "adamw"
-            cause = "an optimizer is given by its lower-case name, and made by each rank of its own parameters"
-            remedy = f"give '{name}', with learning_rate=… and optimizer_options={{…}} for its settings"
+            cause, remedy = "an optimizer is given by its lower-case name", f"give '{name}', and its settings by name"
             raise ParallelismError(f"optimizer={shown(self.optimizer)}", cause, remedy)
         for name in ("learning_rate", "weight_decay", "eps", "momentum"):
             value = getattr(self, name)

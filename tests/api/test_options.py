@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Inference, LRSchedule, Parallelism, Training
@@ -48,6 +49,10 @@ def test_precision_is_one_that_there_is() -> None:
     ("fields", "said"),
     [
         ({"learning_rate": "fast"}, "learning_rate='fast': it is a number of at least 0"),
+        (
+            {"optimizer": torch.optim.SGD},
+            "optimizer=<class 'torch.optim.sgd.SGD'>: an optimizer is given by its lower-case name. give 'sgd', and its",
+        ),
         ({"momentum": -1}, "momentum=-1: it is a number"),
         ({"eps": float("nan")}, "eps=nan: it is a number"),
         ({"betas": (0.9, 1.5)}, "betas=(0.9, 1.5): they are a pair of numbers from 0 to below 1"),
