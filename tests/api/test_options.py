@@ -51,7 +51,7 @@ def test_precision_is_one_that_there_is() -> None:
         ({"learning_rate": "fast"}, "learning_rate='fast': it is a number of at least 0"),
         (
             {"optimizer": torch.optim.SGD},
-            "optimizer=<class 'torch.optim.sgd.SGD'>: an optimizer is given by its lower-case name. give 'sgd', and its",
+            "optimizer=<class 'torch.optim.sgd.SGD'>: an optimizer is given by its lower-case name. give 'sgd', and",
         ),
         ({"momentum": -1}, "momentum=-1: it is a number"),
         ({"eps": float("nan")}, "eps=nan: it is a number"),
