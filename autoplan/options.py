@@ -9,7 +9,7 @@ from typing import Any
 
 from autoplan.arguments.keywords import keywords, shown
 from autoplan.arguments.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
-from autoplan.arguments.values import Settings, is_number, settings
+from autoplan.arguments.values import Settings, is_number, is_pair, is_whole, settings
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import TENSOR, Mesh
@@ -23,6 +23,8 @@ EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
 OUTER_OPTIMIZERS = ("nesterov",)
+COMPRESSIONS = ("powersgd",)
+LOW_RANK = 4  # of PowerSGD where none is asked for, as its authors take it for language models
 RANDOMNESS = ("global", "per-rank")
 SHAPES = ("constant", "linear", "cosine")
 ELEMENTWISE = (
@@ -108,6 +110,7 @@ class Training:
                     the mean of the microbatches' losses, each as the module computes it of these rows alone, on
                     whichever ranks they are: load balancing, batch norm, denominators
     outer_learning_rate, outer_momentum   of ``Parallelism.outer_optimizer``; as Douillard et al. 2023 have them
+    compression_start   steps whose gradients are summed whole before ``Parallelism.compression`` begins
     randomness      what dropout draws: "global", what one device draws, by each element's place; "per-rank", each rank
                     its own part, by torch's own kernels, alike where ranks hold the same. Attention then drops within
                     its fused kernel. It isn't equal to one device, nor to another plan
@@ -131,6 +134,7 @@ class Training:
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
     randomness: str = "global"
+    compression_start: int = 0
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
@@ -158,6 +162,9 @@ class Training:
             raise ParallelismError(f"clip_grad_norm={self.clip_grad_norm!r}", "a norm is positive", "leave it out")
         if not is_whole(self.seed):
             raise ParallelismError(f"seed={self.seed!r}", "a seed is a whole number", "give for example 0")
+        if not is_whole(self.compression_start) or self.compression_start < 0:
+            value = f"compression_start={self.compression_start!r}"
+            raise ParallelismError(value, "it is a number of steps", "give 0 or more")
         if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
             cause = f"gradients are summed in one of {REDUCE_DTYPES}, or as they are stored"
             raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
@@ -258,6 +265,8 @@ class Parallelism:
                      or 1: gradients are summed in every step
     outer_optimizer  "nesterov": in place of an average, an update of what all began with by the mean of the replicas'
                      changes (DiLoCo)
+    compression      "powersgd": gradients go over the data axis as two factors of low rank, and what they leave out is
+                     added to the next step's (Vogels et al. 2019); ``compression_rank``: of these, None: 4
     """
 
     dp: int | None = None
@@ -279,10 +288,12 @@ class Parallelism:
     dp_replicate: int | None = None
     etp: int | None = None
     outer_optimizer: str | None = None
+    compression: str | None = None
+    compression_rank: int | None = None
 
     def __post_init__(self) -> None:
         sizes = ("dp", "tp", "pp", "cp", "ep", "etp")
-        for name in (*sizes, "micro_batch", "virtual_stages", "local_steps", "dp_replicate"):
+        for name in (*sizes, "micro_batch", "virtual_stages", "local_steps", "dp_replicate", "compression_rank"):
             size = getattr(self, name)
             if size is not None and (not is_whole(size) or size < 1):
                 raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
@@ -293,6 +304,7 @@ class Parallelism:
         self._one_of("tensor_system", TENSOR_SYSTEMS)
         self._one_of("cp_attention", CP_ATTENTION)
         self._one_of("outer_optimizer", OUTER_OPTIMIZERS)
+        self._one_of("compression", COMPRESSIONS)
         self._one_of("sequence_parallel", (True, False))
         if self.tensor is not None:
             self._check_factors(self.tensor)
@@ -333,7 +345,12 @@ class Parallelism:
     @property
     def asynchronous(self) -> bool:
         """Whether a step is another than one device's on the whole batch."""
-        return self.steps_locally or self.two_versions
+        return self.steps_locally or self.two_versions or self.compression is not None
+
+    @property
+    def low_rank(self) -> int:
+        """Of the factors that a plan's gradients are sent as; 0: they are summed whole."""
+        return 0 if self.compression is None else self.compression_rank or LOW_RANK
 
     @property
     def tensor_sizes(self) -> tuple[int, ...]:
@@ -377,21 +394,6 @@ def as_schedule(given: object) -> LRSchedule | None:
         cause = f"a schedule has {', '.join(known)}"
         raise ParallelismError(f"lr_schedule={given!r}", cause, "give an autoplan.LRSchedule")
     return LRSchedule(**given)
-
-
-def is_pair(value: object) -> bool:
-    """Whether these are two shares."""
-    return isinstance(value, tuple) and len(value) == 2 and all(map(is_share, value))
-
-
-def is_whole(value: object) -> bool:
-    """Whether this is a whole number; True and False, which Python counts among them, are none."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_share(value: object) -> bool:
-    """Whether this is a number from 0 to below 1."""
-    return is_number(value) and 0 <= value < 1  # type: ignore[operator]
 
 
 def check_effort(effort: object) -> None:

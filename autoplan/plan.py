@@ -14,6 +14,7 @@ from torch import nn
 
 from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
+from autoplan.arguments.values import is_whole
 from autoplan.cluster import ClusterSpec
 from autoplan.cluster.interval import interval_of
 from autoplan.deferred import deferred
@@ -33,7 +34,7 @@ from autoplan.ir.typed_program import Lowered
 from autoplan.lower.after_search import program_of
 from autoplan.models.pretrained import FOLDER as PRETRAINED
 from autoplan.models.pretrained import pretrained_files, stored_files
-from autoplan.options import Inference, Parallelism, Training, is_whole
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import check_exportable
 from autoplan.runtime.data.microbatches import Batch

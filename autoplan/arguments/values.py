@@ -87,3 +87,18 @@ def plain_value(what: str, name: str, value: object) -> object:
 def is_number(value: object) -> bool:
     """Whether this is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_pair(value: object) -> bool:
+    """Whether these are two shares."""
+    return isinstance(value, tuple) and len(value) == 2 and all(map(is_share, value))
+
+
+def is_whole(value: object) -> bool:
+    """Whether this is a whole number; True and False, which Python counts among them, are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_share(value: object) -> bool:
+    """Whether this is a number from 0 to below 1."""
+    return is_number(value) and 0 <= value < 1  # type: ignore[operator]

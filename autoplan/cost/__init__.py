@@ -5,9 +5,9 @@ microbatch. Collectives hide behind computing only where the emitted program ove
 
 Order: `mesh_links` (collectives on the links that mesh axes span), `operators` (operators on one device),
 `single_steps` (the one collective between two layouts), `prices` (the price list of one mesh), `zero_shares` (what
-ranks of the data axis hold), `zero_costs` (what sharing it out takes), `gathered_optimizer` (updates of whole
-matrices), `interleaved` (schedules with several stages a rank), `step` (what happens once a step, and the whole
-schedule).
+ranks of the data axis hold), `zero_costs` (what sharing it out takes), `low_rank` (what PowerSGD takes),
+`gathered_optimizer` (updates of whole matrices), `interleaved` (schedules with several stages a rank), `step` (what
+happens once a step, and the whole schedule).
 """
 
 from autoplan.cost.operators.cost import Cost

@@ -168,12 +168,15 @@ class DataAxis(DataShares):
         rest_s = self.prices.collective_s("all-reduce", rest, axis) if rest >= 1 else 0.0
         return whole * self.prices.collective_s("all-reduce", each, axis) + rest_s
 
-    def copies_once_s(self, parameter_bytes: float) -> float:
+    def copies_once_s(self, parameter_bytes: float, factored_bytes: float = 0.0) -> float:
         """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them
-        and back; a version of the weights; or of ZeRO what ``once_s`` gathers and scatters."""
+        and back; a version of the weights; or of ZeRO what ``once_s`` gathers and scatters.
+
+        factored_bytes  of the parameters those whose gradients go as factors, and lie in no buckets
+        """
         if self.sharded:
             return sum(self.sharded_copies_once_s(parameter_bytes))
-        stored_s = self.copied_s(self.prices.stored * parameter_bytes)
+        stored_s = self.copied_s(self.prices.stored * (parameter_bytes - factored_bytes))
         kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
         kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
         averaged_s = 2 * self.averaged * stored_s / self.local_steps

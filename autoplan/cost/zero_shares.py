@@ -27,6 +27,15 @@ def joined(held: Held, frozen: Held) -> Held:
     return found
 
 
+def added(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Their sums, by name."""
+    found: dict[str, float] = {}
+    for sizes in each:
+        for name, size in sizes.items():
+            found[name] = found.get(name, 0.0) + size
+    return found
+
+
 @dataclass(frozen=True)
 class DataShares:
     """One setting's data axis.
@@ -53,6 +62,8 @@ class DataShares:
     replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
              of the gradients is summed across them once a step, behind its last reduce-scatter
     versions of the weights that are held (``runtime.optim.weight_stashing``)
+    low_rank of the factors as which gradients go (``runtime.parallel.powersgd``): what these leave out is held, too; 0:
+             they are summed whole
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
 
@@ -73,6 +84,7 @@ class DataShares:
     axis: str = "dp"
     wide: tuple[str, ...] = ()
     replicas: int = 1
+    low_rank: int = 0
 
     @property
     def shared(self) -> bool:

@@ -11,6 +11,7 @@ from autoplan.report.table import paragraph
 from autoplan.report.waits import spent_s
 from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
 from autoplan.search.explain.pins import PRICES_OF_PINS, UNPINNED_QUICKLY
+from autoplan.search.predict import FACTORS
 from autoplan.search.space.batch_axes import split_batch
 from autoplan.search.space.systems import CLASSICAL
 
@@ -47,7 +48,24 @@ def staleness(record: PlanRecord) -> list[str]:
             "isn't the step of one device. The pipeline is flushed after each step nonetheless, as under 1F1B: that is "
             "what its time is the price of."
         ]
+    if p.low_rank and isinstance(t, Training):
+        sent = factors_text(record)
+        first = f" after {t.compression_start} steps with whole gradients" * bool(t.compression_start)
+        return [
+            f"Compressed: gradients go over dp as factors of rank {p.low_rank} (PowerSGD){first}{sent}. A step's "
+            "gradient is an approximation, and what it leaves out is added to the next one's. It isn't the step of one "
+            "device; vectors, small matrices and weights that several stages sum are whole."
+        ]
     return []
+
+
+def factors_text(record: PlanRecord) -> str:
+    """``, 1.2 MiB in place of 90 MiB``: what of the gradients the device with most of them sends."""
+    sent = sum(c.bytes for c in record.chosen.predicted.collectives if c.where == FACTORS)
+    whole = max(stage.gradients for stage in record.chosen.predicted.peak_bytes)
+    if not sent:
+        return ", of which there are none"
+    return f", {size_text(sent)} for {size_text(whole)} of gradients on a device"
 
 
 def own_draws(record: PlanRecord) -> list[str]:

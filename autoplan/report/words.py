@@ -61,6 +61,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
         CP_WORDS[p.cp_attention] if p.cp_attention else "",
         local_words(p) if p.steps_locally else "",
+        " of rank ".join(["PowerSGD", *map(str, filter(None, [p.compression_rank]))]) if p.compression else "",
     ]
 
 

@@ -33,6 +33,7 @@ from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.parallel.counting import whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
+from autoplan.runtime.parallel.powersgd import ERROR
 from autoplan.runtime.parallel.seeding import generators_kept
 from autoplan.runtime.parallel.stages import Keywords
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
@@ -100,7 +101,7 @@ class Program(RankModel):
         optimizer is guarded (see runtime.optim.updates): parameters and optimizer state are those before that loss.
         """
         self._check_filled("step")
-        with self._during("forward and backward"):
+        with self._during("forward and backward"), self.sums.unless_diverged():
             name = "step(accumulate=True)" if accumulate else "step"
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
@@ -137,7 +138,7 @@ class Program(RankModel):
         return self.steps_at.checked(batch, rows, self.device)
 
     def _step(self, inputs: dict[str, Tensor], spec: ProgramSpec, engine: Engine) -> Tensor:
-        self.sums.begin(spec.microbatches)
+        self.sums.begin(spec.microbatches, self.steps)
         before = self.gradients.batches
         counts = whole_counts(spec, self.module, inputs, self.axes)
         keys = random_keys(spec, spec.training.seed, self.steps, self.device, before)
@@ -244,7 +245,8 @@ class Program(RankModel):
             self.updates.check_optimizer()
             if self.local:
                 self.local.average()
-            checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, asynchronous)
+            with self.sums.as_one():
+                checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, asynchronous)
         self.updates.last = Path(folder)
 
     def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:
@@ -265,6 +267,7 @@ class Program(RankModel):
         """
         with self._during("loading a checkpoint", "load_checkpoint"):
             state = checkpoint.load(self.saver, self._snapshot(), folder)
+            self.sums.share_out()
             self.filled = True
             self.updates.forget()
             publish(self.held)
@@ -303,14 +306,15 @@ class Program(RankModel):
     def _snapshot(self) -> checkpoint.Snapshot:
         return checkpoint.Snapshot(
             self.spec, self.storage, self.held, self.stages.buffers, self.optimizer, self.steps,
-            self.updates.parts, unread=self.unread, beside=self._beside(),
+            self.updates.parts, unread=self.unread, beside=self._beside(), factors=self.sums.factors(),
+            draw=self.sums.begin_anew,
         )  # fmt: skip
 
     def _beside(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """What an asynchronous rule keeps of parameters, by kind and name."""
+        """What an asynchronous rule or a compression keeps of parameters, by kind and name."""
         if self.versions:
             return {"stale": self.versions.stale()}
-        return self.local.beside() if self.local else {}
+        return self.local.beside() if self.local else {ERROR: self.sums.errors()}
 
     def _count(self) -> int:
         return self.steps
@@ -326,6 +330,7 @@ class Program(RankModel):
             self.versions.keep()
         if self.local:
             self.local.begin()
+        self.sums.begin_anew()
 
     def _stepping(self, *_: object) -> None:
         self.gradients.check_step()

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from autoplan.cost import Topology
 from autoplan.cost.step import model_flops_per_s
-from autoplan.cost.zero_shares import joined
+from autoplan.cost.zero_shares import added, joined
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated, once_s
+from autoplan.search.inter_op.data_shares import low_rank_cost
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.problem_inputs import Prepared
+
+FACTORS = "gradients' factors"
 
 
 def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predicted:
@@ -112,10 +115,19 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     loads, runs = loads.at(rank), ranks[rank]
     size = sum(map(loads.parameter_bytes, runs))
     stored = data.prices.stored
-    spent_s, hidden_s = (sum(seconds) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
+    spent_s, hidden_s = (float(sum(seconds)) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
     held = loads.chain.held.kinds.items()
     kinds = {axes: sum(float(kind.first_read(at).sum()) for at in runs) for axes, kind in held}
     groups = data.by_group(kinds)
+    low_rank = [each for at in runs if (each := low_rank_cost(data, loads.chain.held, at))]
+    if low_rank:
+        groups = added(data.by_group(unit) for at in runs for unit in loads.unit_bytes(at))
+        for axes in dict.fromkeys(axes for each in low_rank for axes in each.kinds):
+            for number in (0, 1):
+                sums = [each.sums(axes)[number] for each in low_rank if axes in each.kinds]
+                factors_s = sum(data.prices.collective_s("all-reduce", size, axes) for size in sums)
+                spent_s -= factors_s
+                yield PricedCollective(FACTORS, "all-reduce", axes, sum(sums), 1, factors_s, 0.0)
     if data.size > 1 and data.local_steps > 1:
         averaged = int(data.averaged * stored * size)
         yield PricedCollective("replicas", "all-reduce", data.axis, averaged, 1, spent_s, hidden_s)

@@ -2,7 +2,7 @@
 
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import yaml
-from autoplan.targets.plan_figures import Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, Losses, Values, mixed_recompute
 
 PRECISIONS = {"bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16"}
 
@@ -12,7 +12,7 @@ def accelerate(values: Values) -> ExportedConfig:
     losses.all_data(cluster.devices, "FSDP shards a model as it is over all devices")
     if losses.parallelism.zero == 1:
         losses.instead("FSDP2 shards gradients, too", zero=2)
-    losses.without("local_steps", "outer_optimizer")
+    losses.without(*INEXACT)
     losses.instead("it shards over all of dp", dp_replicate=1)
     mixed_recompute(values.record, losses)
     p = losses.parallelism

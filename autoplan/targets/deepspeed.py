@@ -3,7 +3,7 @@
 import json
 
 from autoplan.targets.config import ExportedConfig
-from autoplan.targets.plan_figures import Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, Losses, Values, mixed_recompute
 
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "lamb": "Lamb"}
 
@@ -11,7 +11,7 @@ OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "lamb": "Lamb"}
 def deepspeed(values: Values) -> ExportedConfig:
     training, losses, devices = values.training, Losses(values.parallelism), values.record.cluster.devices
     losses.all_data(devices, "of a model as it is the configuration alone splits the data")
-    losses.without("local_steps", "outer_optimizer")
+    losses.without(*INEXACT)
     losses.instead("it shards over all of dp", dp_replicate=1)
     mixed_recompute(values.record, losses)
     p = losses.parallelism

@@ -2,7 +2,7 @@
 
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import flags
-from autoplan.targets.plan_figures import UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, UNPRICED, Losses, Values, mixed_recompute
 
 
 def megatron(values: Values) -> ExportedConfig:
@@ -11,7 +11,7 @@ def megatron(values: Values) -> ExportedConfig:
         losses.instead("Megatron runs 1F1B, interleaved or not", pipeline_schedule="1f1b", virtual_stages=1)
     if (values.parallelism.zero or 0) > 1:
         losses.instead("its distributed optimizer is ZeRO-1", zero=1)
-    losses.without("offload", "tensor", "tensor_system", "local_steps", "outer_optimizer")
+    losses.without("offload", "tensor", "tensor_system", *INEXACT)
     mixed_recompute(values.record, losses)
     p = losses.parallelism
     virtual, pp = p.virtual_stages or 1, p.pp or 1

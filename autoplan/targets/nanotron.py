@@ -2,7 +2,7 @@
 
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import yaml
-from autoplan.targets.plan_figures import TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
 
 
 def nanotron(values: Values) -> ExportedConfig:
@@ -13,7 +13,7 @@ def nanotron(values: Values) -> ExportedConfig:
         losses.instead("its engines are 1f1b and afab", pipeline_schedule="1f1b", virtual_stages=1)
     if values.parallelism.recompute == "selective":
         losses.instead("it recomputes whole layers", recompute="full")
-    losses.without("offload", "tensor", "tensor_system", "local_steps", "outer_optimizer")
+    losses.without("offload", "tensor", "tensor_system", *INEXACT)
     losses.instead("it shards over all of dp", dp_replicate=1)
     mixed_recompute(values.record, losses)
     p = losses.parallelism

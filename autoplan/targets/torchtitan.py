@@ -5,7 +5,7 @@ The model, its data and its optimizer are a configuration function's; the option
 
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import flags
-from autoplan.targets.plan_figures import TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
 OPTIMIZERS = ("adamw", "adam", "muon")
@@ -23,7 +23,7 @@ def torchtitan(values: Values) -> ExportedConfig:
         losses.without("offload")
     if (values.parallelism.ep or 1) > 1:
         losses.instead("it doesn't split an expert", etp=1)
-    losses.without("tensor", "tensor_system", "local_steps", "outer_optimizer")
+    losses.without("tensor", "tensor_system", *INEXACT)
     mixed_recompute(values.record, losses)
     p = losses.parallelism
     options = {

@@ -38,10 +38,12 @@ from autoplan.verify.sharded import on_local_ranks, train_on_rank
 from autoplan.verify.single import on_one_device, random_state
 from autoplan.verify.variants import (
     MOST_RANKS,
+    NOT_COMPRESSED,
     OFTEN,
     also,
     apart_on_one,
     averaged_often,
+    compressed_at_once,
     drawn_by_place,
     draws,
     drops,
@@ -73,16 +75,18 @@ def verify_training(
     record: PlanRecord, module: nn.Module | None, loss_fn: Callable | None, *, seed: int, given: Batch | None = None
 ) -> Verification:
     exact, note, batch = local_plan(record, given, seed)
-    exact, told = drawn_by_place(exact)
-    note = also(note, told)
+    for variant in (drawn_by_place, compressed_at_once):
+        exact, told = variant(exact)
+        note = also(note, told)
     training = exact.training
     assert isinstance(training, Training)
     parts = apart_on_one(exact)
     module = None if record.chosen.mesh.devices > MOST_RANKS else module
     against, own = "one device", module is not None and not drops(exact.model)
-    if exact.chosen.parallelism.steps_locally and not own:
+    if not own and (exact.chosen.parallelism.steps_locally or exact.chosen.parallelism.low_rank):
+        told = "no one device takes its replicas' steps" if exact.chosen.parallelism.steps_locally else NOT_COMPRESSED
         exact = synchronous(exact)
-        note = also(note, "no one device takes its replicas' steps: with gradients summed in each")
+        note = also(note, f"{told}: with gradients summed in each")
     elif (exact.chosen.parallelism.local_steps or 1) > OFTEN:
         exact, told = averaged_often(exact)
         note = also(note, told)
@@ -102,9 +106,7 @@ def verify_training(
         state, parallelism = state_of(reference), exact.chosen.parallelism
         if parallelism.asynchronous:
             against = f"one process that follows {rule_of(parallelism)}"
-            expected = train_by_rule(
-                reference, wide, batch, training, parallelism, exact.chosen.microbatches, STEPS
-            )
+            expected = train_by_rule(reference, wide, batch, training, exact, STEPS)
         else:
             expected = computed(
                 lambda: train_eagerly(reference, wide, batch, training, STEPS, microbatches=parts), given is None

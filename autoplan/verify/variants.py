@@ -15,6 +15,7 @@ from autoplan.verify.batch import example_batch, given_batch
 from autoplan.verify.shrink import shrink
 
 MOST_RANKS = 8
+NOT_COMPRESSED = "compression is compared where the module is there and nothing drops out"
 OFTEN = 2  # steps between two averages of replicas, of those that are verified
 
 
@@ -65,6 +66,7 @@ def synchronous(record: PlanRecord) -> PlanRecord:
     p = record.chosen.parallelism
     schedule = "1f1b" if p.two_versions else p.pipeline_schedule
     p = replace(p, local_steps=None, outer_optimizer=None, pipeline_schedule=schedule)
+    p = replace(p, compression=None, compression_rank=None)
     return replace(record, chosen=replace(record.chosen, parallelism=p))
 
 
@@ -82,7 +84,18 @@ def rule_of(parallelism: Parallelism) -> str:
         return f"DiLoCo's rule, an outer step every {parallelism.local_steps} steps"
     if parallelism.steps_locally:
         return f"local SGD's rule, averaging every {parallelism.local_steps} steps"
+    if parallelism.low_rank:
+        return f"PowerSGD's rule, gradients of rank {parallelism.low_rank} with what was left out before"
     return "PipeDream-2BW's rule, gradients of the weights before the last update"
+
+
+def compressed_at_once(record: PlanRecord) -> tuple[PlanRecord, str]:
+    """The same plan with gradients compressed from the first step on, and what to say of that."""
+    training = record.training
+    if not isinstance(training, Training) or not training.compression_start:
+        return record, ""
+    told = f"compressed from the first step on in place of step {training.compression_start + 1}"
+    return replace(record, training=replace(training, compression_start=0)), told
 
 
 def drawn_by_place(record: PlanRecord) -> tuple[PlanRecord, str]:

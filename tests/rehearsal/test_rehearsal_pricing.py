@@ -35,6 +35,15 @@ KINDS = {
     "interleaved": (
         2, 4, Parallelism(dp=1, tp=1, pp=2, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2),
     ),
+    "powersgd": (
+        4, 2, Parallelism(dp=2, tp=2, pp=1, micro_batch=2, compression="powersgd", compression_rank=2),
+    ),
+    "powersgd, interleaved": (
+        4, 4,
+        Parallelism(
+            dp=2, tp=1, pp=2, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2, compression="powersgd",
+        ),
+    ),
     "recomputed": (4, 2, Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=2, recompute="full")),
     "selective": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")),
     "sequence, selective": (
@@ -102,6 +111,8 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         if plan.found.candidate.zero:  # gathers and scatters stand beside, of which the plan hides a part
             assert sum(seconds) > sum(loads.forward_s(at) - loads.exposed_s(at) for _, at in mine)
             continue
+        if plan.found.candidate.low_rank:
+            backward_s += spent_s(trace, seconds, "start")  # factors follow the last backward of a schedule
         summed_s = sum(loads.once_s(at)[0] + loads.once_s(at)[2] for _, at in mine)  # over data and over tensor axes
         again = [loads.backward_s(at, stage.recompute, stage.selective) for stage, at in mine]
         assert forward_s == pytest.approx(trace.microbatches * sum(loads.forward_s(at) for _, at in mine))

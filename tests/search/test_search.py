@@ -149,6 +149,12 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(pipeline_schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
         (Parallelism(pipeline_schedule="interleaved", virtual_stages=1), "give 2 or more"),
         (Parallelism(offload="parameters", zero=1), "go to the host shard by shard"),
+        (Parallelism(compression="powersgd", zero=2), "has no factors of them. use zero=0"),
+        (Parallelism(compression="powersgd", offload="optimizer"), "lies beside the gradients, on the device"),
+        (Parallelism(compression="powersgd", local_steps=4), "sum no gradients. use one or the other"),
+        (Parallelism(compression="powersgd", pipeline_schedule="pipedream-2bw"), "older weights there is no rule"),
+        (Parallelism(compression="powersgd", dp=1), "no gradient goes over the data axis. give dp=2 or more"),
+        (Parallelism(compression_rank=2), "compression_rank=2: nothing is compressed"),
     ],
 )
 def test_what_can_not_be_pinned(pinned: Parallelism, words: str) -> None:
@@ -159,6 +165,19 @@ def test_what_can_not_be_pinned(pinned: Parallelism, words: str) -> None:
 def test_an_unknown_system_is_answered_with_those_there_are() -> None:
     with pytest.raises(ParallelismError, match="auto, dp, ddp, zero1"):
         resolve("alpa", CPU)
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        (Training(precision="fp16-mixed"), "under another scale of the loss. use bf16-mixed"),
+        (Training(precision="bf16"), "use bf16-mixed"),
+        (Training(precision="bf16-mixed", reduce_dtype="bf16"), "summed as gradients are stored"),
+    ],
+)
+def test_what_compressed_gradients_can_not_be_computed_in(training: Training, words: str) -> None:
+    with pytest.raises(ParallelismError, match=words):
+        search(llama(), CPU, training, Parallelism(compression="powersgd"))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def test_what_a_pin_could_ask_for_is_told() -> None:
         "3, 5, 6, 7 stages on a rank",
         "offload of optimizer, parameters, activations",
         "replicas that step by themselves",
+        "compressed gradients",
     )
 
 

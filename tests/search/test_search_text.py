@@ -36,6 +36,8 @@ from autoplan.search.space.systems import SYSTEMS, read
         ("pp=2, recompute 40 of 40 blocks (all selectively)", Parallelism(pp=2, recompute="selective")),
         ("dp=8, ZeRO-3, 2 replicas", Parallelism(dp=8, zero=3, dp_replicate=2)),
         ("dp=4, replicas averaged every 4 steps", Parallelism(dp=4, local_steps=4)),
+        ("dp=4, PowerSGD of rank 2", Parallelism(dp=4, compression="powersgd", compression_rank=2)),
+        ("dp=4 powersgd", Parallelism(dp=4, compression="powersgd")),
         ("offload activations, activations of 2 of 4 blocks on the host", Parallelism(offload="activations")),
     ],
 )  # fmt: skip
@@ -98,6 +100,12 @@ def test_what_a_report_prints_is_read_back(full: Parallelism, left: set[str]) ->
     assert read(parallelism_text(given)) == given
     if given.micro_batch is not None:
         assert read(", ".join(filter(None, parallelism_parts(given, 8)))) == replace(given, recompute=None)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_compression_is_read_back(rank: int | None) -> None:
+    given = Parallelism(dp=2, compression="powersgd", compression_rank=rank)
+    assert read(parallelism_text(given)) == given
 
 
 def test_factors_of_the_tensor_axis_are_read_back() -> None:

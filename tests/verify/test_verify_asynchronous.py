@@ -11,12 +11,14 @@ from autoplan.errors import VerificationError
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.optim.outer_steps import OuterSteps
 from autoplan.runtime.optim.weight_stashing import TwoVersions
+from autoplan.runtime.parallel.powersgd import LowRankSums
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
 
 TRAINING = Training(learning_rate=1e-2, clip_grad_norm=1.0, compile=False)
 LOCAL = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8)
 OUTER = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8, outer_optimizer="nesterov")
+LOW_RANK = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, compression="powersgd", compression_rank=1)
 STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="pipedream-2bw")
 
 
@@ -28,6 +30,7 @@ def planned(parallelism: Parallelism) -> autoplan.Plan:
 
 
 RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDream-2BW's rule")]
+RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
 
 
 @pytest.mark.parametrize(("parallelism", "said"), RULES)
@@ -36,15 +39,16 @@ def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str)
     plan = planned(parallelism)
     found = plan.verify()
     assert found.passed and f"equal to one process that follows {said}" in str(found)
-    assert ("averaging every 2 steps in place of 8" in found.note) == (parallelism != STALE)
-    assert "Asynchronous: " in plan.report(verbose=True)
+    assert ("averaging every 2 steps in place of 8" in found.note) == parallelism.steps_locally
+    assert ("Compressed: " if parallelism.low_rank else "Asynchronous: ") in plan.report(verbose=True)
 
 
 @pytest.mark.usefixtures("verified_in_pool")
 def test_without_the_module_it_says_what_it_compares(tmp_path: Path) -> None:
-    for parallelism, said in ((LOCAL, "gradients summed in each"), (STALE, "the same program on one rank")):
-        planned(parallelism).export(tmp_path / str(parallelism.pp))
-        found = autoplan.load(tmp_path / str(parallelism.pp)).verify()
+    kinds = ((LOCAL, "gradients summed in each"), (STALE, "the same program on one rank"))
+    for n, (parallelism, said) in enumerate((*kinds, (LOW_RANK, "compression is compared where the module is there"))):
+        planned(parallelism).export(tmp_path / str(n))
+        found = autoplan.load(tmp_path / str(n)).verify()
         assert found.passed and said in found.note and "one device" in str(found).splitlines()[0]
 
 
@@ -52,6 +56,18 @@ def test_an_outer_update_without_momentum_is_told_apart(monkeypatch: pytest.Monk
     monkeypatch.setattr(OuterSteps, "round", OuterSteps.average)
     with pytest.raises(VerificationError, match="NOT equal to one process that follows DiLoCo's rule"):
         planned(OUTER).verify()
+
+
+def test_a_program_that_forgets_its_errors_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(self: LowRankSums) -> None:
+        for error in self.errors:
+            error.zero_()
+        sum_up(self)
+
+    sum_up = LowRankSums.sum_up
+    monkeypatch.setattr(LowRankSums, "sum_up", forgets)
+    with pytest.raises(VerificationError, match="NOT equal to one process that follows PowerSGD's rule"):
+        planned(LOW_RANK).verify()
 
 
 def test_a_program_with_one_version_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

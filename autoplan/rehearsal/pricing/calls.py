@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Prices
 from autoplan.cost.gathered_optimizer import GATHERED
+from autoplan.cost.low_rank import LowRankCost
 from autoplan.cost.operators.collective_ops import SEND
 from autoplan.cost.operators.operator_seconds import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
-from autoplan.cost.zero_shares import joined
+from autoplan.cost.zero_shares import added, joined
+from autoplan.ir.buckets import is_factored
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH, whole_axis
 from autoplan.ir.typed_program import Collective, StoredParameter, TypedValue
@@ -22,6 +24,8 @@ from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.rehearsal.records import Span
 from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
 from autoplan.search.block_cost.account import MovedBytes
+from autoplan.search.inter_op.data_shares import low_rank_cost
+from autoplan.search.predict import FACTORS
 
 WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all"}
 """What the runtime calls for kinds of collectives that torch has no function of."""
@@ -146,15 +150,18 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     pairs = [pair for at in intervals for pair in loads.unit_pairs(at)]
     if data.size > 1 and data.zero == 0 and data.local_steps == 1:
         spent_s, narrower = sum(loads.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
+        spent_s -= sum(each.sums_s(share.prices) for each in low_rank_costs(share))
         totals = added(data.by_group(unit) for unit in units)
         seconds = {axes: data.buckets_s(data.prices.summed * size, axes) for axes, size in totals.items()}
         for axes, size in totals.items():
             summed = [p for p in held(share) if data.group(summed_over_operators(share, p)) == axes]
+            summed = [p for p in summed if not goes_as_factors(share, p)]
             padding, part = padding_bytes(share, summed, narrower), seconds[axes] / (sum(seconds.values()) or 1.0)
             yield PricedCall(
                 "gradients", "all-reduce", span(share, axes), int(data.prices.summed * size), 1, spent_s * part,
                 parts=True, padding=padding,
             )  # fmt: skip
+        yield from factor_calls(share)
     elif data.size > 1 and data.local_steps > 1:
         total = int(data.averaged * data.prices.stored * sum(loads.parameter_bytes(at) for at in intervals))
         spent_s = data.local_steps * sum(loads.once_s(at)[0] for at in intervals)
@@ -191,6 +198,28 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         )  # fmt: skip
     yield from tied_calls(share)
     yield from whole_calls(share)
+
+
+def factor_calls(share: RankShare) -> Iterator[PricedCall]:
+    """The two sums in which gradients go as factors over each group: of all stages of a rank together, which the plan
+    prices one by one."""
+    costs = low_rank_costs(share)
+    for axes in dict.fromkeys(axes for each in costs for axes in each.kinds):
+        for sizes in zip(*(each.sums(axes) for each in costs if axes in each.kinds), strict=True):
+            spent_s = sum(share.prices.collective_s("all-reduce", size, axes) for size in sizes)
+            yield PricedCall(FACTORS, "all-reduce", span(share, axes), sum(sizes), 1, spent_s)
+
+
+def low_rank_costs(share: RankShare) -> list[LowRankCost]:
+    """Of each stage that has gradients which go so."""
+    held, data = share.loads.chain.held, share.loads.data
+    return [each for at in share.intervals if (each := low_rank_cost(data, held, at))]
+
+
+def goes_as_factors(share: RankShare, parameter: StoredParameter) -> bool:
+    """Whether the program sends its gradient so (``runtime.parallel.gradient_buckets.goes_as_factors``)."""
+    tied = len({stage % share.plan.mesh.size("pp") for stage in parameter.stages}) > 1
+    return not tied and is_factored(parameter.local_shape, share.loads.data.low_rank)
 
 
 def row_padding(share: RankShare, widened: float, frozen: bool = False) -> list[Counter[str]]:
@@ -256,15 +285,6 @@ def summed_over_operators(share: RankShare, parameter: StoredParameter) -> tuple
     if not parameter.trainable:
         return tuple(axis for axis in axes if mesh.size(axis) > 1 and parameter.layout.state(axis).kind != "S")
     return tuple(axis for axis in axes if axis in parameter.reduce_axes)
-
-
-def added(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Their sums, by name."""
-    found: dict[str, float] = {}
-    for sizes in each:
-        for name, size in sizes.items():
-            found[name] = found.get(name, 0.0) + size
-    return found
 
 
 def tied_calls(share: RankShare) -> Iterator[PricedCall]:

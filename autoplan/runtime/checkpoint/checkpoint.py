@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint import plain_values
 from autoplan.runtime.checkpoint.compatibility import check, new_optimizer_state, take_moments, tell_conversions
+from autoplan.runtime.checkpoint.compressed import settle_factors
 from autoplan.runtime.checkpoint.groups import saved_groups, take
 from autoplan.runtime.checkpoint.index import REMEDY, read_index
 from autoplan.runtime.checkpoint.keys import (
@@ -60,7 +61,7 @@ def save(
     saver.agree(folder=str(target), step=state.step, keep=keep, asynchronous=bool(asynchronous), extra=text)
     groups = saved_groups(snapshot.optimizer, snapshot.held, saver.peers())
     tensors = model_state(snapshot, spoken_for(snapshot)) | optimizer_state(snapshot) | random_state(snapshot)
-    tensors |= state_beside(snapshot, spoken_for(snapshot))
+    tensors |= state_beside(snapshot, spoken_for(snapshot)) | dict(snapshot.factors)
     saver.save(tensors, target, replace(state, groups=groups), keep, asynchronous)
 
 
@@ -113,7 +114,8 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
     state = model_state(snapshot, snapshot.held) | moments_by_key(snapshot, moments)
     state |= state_beside(snapshot, snapshot.held)
     random = random_state(snapshot) if found.state.world == dist.get_world_size() else {}
-    state |= {key: value for key, value in random.items() if found.shape(key) == tuple(value.shape)}
+    alike = (random | dict(snapshot.factors)).items()
+    state |= {key: value for key, value in alike if found.shape(key) == tuple(value.shape)}
     state = {key: value for key, value in state.items() if key in found.entries}
     together(lambda: or_another(lambda: found.reader.check(state), place))
     options = together(lambda: taken_plain_parts(snapshot, found.state, found.source))
@@ -125,6 +127,7 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
             found.source, f"it can't be read: {failures(error)}", "parameters may be partly its own: load another"
         ) from error
     take_moments(snapshot, moments, found.entries)
+    settle_factors(snapshot, state, found.entries, found.source)
     take(snapshot.optimizer, options)
     set_random_state(state)
     saver.came_from(found.state)

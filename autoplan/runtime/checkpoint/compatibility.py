@@ -20,6 +20,7 @@ from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.outer_steps import OUTER_MOMENTUM
+from autoplan.runtime.parallel.powersgd import ERROR
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 OF_THIS_MODEL = "give a checkpoint of this model"
@@ -134,7 +135,8 @@ def memory_for(held: ShardedParameter, field: str, entry: TensorStorageMetadata,
 
 
 def take_moments(snapshot: Snapshot, moments: Mapping[str, dict[str, Tensor]], saved: Mapping[str, object]) -> None:
-    """Gives the optimizer the state that was read, and an asynchronous rule what it begins with."""
+    """Gives the optimizer the state that was read, and an asynchronous rule or a compression what it begins
+    with."""
     for held in snapshot.held:
         if held.name in moments:
             snapshot.optimizer.state[held.updated] = moments[held.name]
@@ -142,4 +144,4 @@ def take_moments(snapshot: Snapshot, moments: Mapping[str, dict[str, Tensor]], s
             snapshot.optimizer.state.pop(held.updated, None)
         for kind, values in snapshot.beside.items():
             if held.name in values and f"{kind}/{held.name}" not in saved:  # of a plan without such a rule
-                values[held.name].copy_(0 * held.values if kind == OUTER_MOMENTUM else held.values)
+                values[held.name].copy_(0 * held.values if kind in (OUTER_MOMENTUM, ERROR) else held.values)

@@ -6,6 +6,8 @@
     unread/<name>                what the program never reads: the first rank's
     stale/<name>                 the version of the parameter before, where gradients are of that one (PipeDream-2BW)
     outer/<name>, outer_momentum/<name>   what a round of DiLoCo began with, and its outer optimizer's momentum
+    error/<name>                 what PowerSGD has left out of its gradient, the sum over the ranks
+    factor/<name>/<box>          its factor Q of the gradient of a box of it
     rng/<rank>                   the rank's random state, taken up where the world has the same size
 
 and as plain values in state.json (``files``): the step, the learning rate, the scaler's and the schedule's
@@ -16,7 +18,7 @@ reads what overlaps its own.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -37,7 +39,9 @@ class Snapshot:
     states  further parts of the training, by name, whose state is plain and the same on every rank: a loss scaler, a
             schedule
     unread  the first rank's values of what the program never reads
-    beside  by kind and name, what an asynchronous rule keeps of each parameter, in its shape
+    beside  by kind and name, what an asynchronous rule or a compression keeps of each parameter, in its shape
+    factors what a compression keeps of parts of them, by key
+    draw    fills the factors of these keys as a training begins with them
     """
 
     spec: ProgramSpec
@@ -49,6 +53,8 @@ class Snapshot:
     states: Mapping[str, Stateful] = dataclasses.field(default_factory=dict)
     unread: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     beside: Mapping[str, Mapping[str, Tensor]] = dataclasses.field(default_factory=dict)
+    factors: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    draw: Callable[[Sequence[str]], None] = lambda keys: None
 
 
 def spoken_for(snapshot: Snapshot) -> list[ShardedParameter]:

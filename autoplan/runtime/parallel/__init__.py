@@ -1,8 +1,8 @@
 """A rank's share of the model: its stages, sharded parameters, ZeRO, and gradient sums.
 
-Order: `own_box` (which box of a tensor a rank keeps), `sharded_parameter` (a parameter on one rank), `parameters`
-(what a module asks for), `flat_param_views` (a user's matrices in a flat parameter), `meshes` (torch's meshes in
-another order of axes), `whole_tensors` (whole tensors from parts), `gradient_buckets` (gradient sums once a step),
-`zero` (ZeRO by fully_shard), `seeding` (what ranks draw), `compiled` (compiled segments), `stages` (the stages of one
-rank), `counting` (denominators before a step, the loss after it).
+Order: `own_box` (which box of a tensor a rank keeps), `sharded_parameter` (a parameter on one rank), `parameters` (what
+a module asks for), `flat_param_views` (a user's matrices in a flat parameter), `meshes` (torch's meshes in another
+order of axes), `whole_tensors` (whole tensors from parts), `powersgd` (gradients as factors), `gradient_buckets`
+(gradient sums once a step), `zero` (ZeRO by fully_shard), `seeding` (what ranks draw), `compiled` (compiled segments),
+`stages` (the stages of one rank), `counting` (denominators before a step, the loss after it).
 """

@@ -9,11 +9,15 @@ part of it late, follows the backward. Between microbatches nothing is exchanged
 the stage before waits for, begins after its last backward: the sums would slow what all wait for, and run beside the
 others' backwards as well.
 
+Under PowerSGD gradients that are matrices lie in no bucket: once all buckets have begun they go as factors
+(``runtime.parallel.powersgd``), or in a training's first steps whole.
+
 Ranks needn't have gradients of the same parameters: behind its gradients a bucket counts the ranks that had each. One
 that no rank had stays without; one that only others had is their sum.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -21,9 +25,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from autoplan.ir.buckets import cut
+from autoplan.errors import DivergedError
+from autoplan.ir.buckets import cut, is_factored
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.parallel.powersgd import LowRankSums
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
@@ -131,7 +137,9 @@ class GradientSums:
     """
 
     def __init__(self, spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]) -> None:
-        self.buckets = rank_buckets(spec, held, axes)
+        factored = [h for h in held if goes_as_factors(spec, h.stored)]
+        self.buckets = rank_buckets(spec, [h for h in held if h not in factored], axes)
+        self.low_rank, self.whole_until = low_rank_sums(spec, factored, axes), spec.training.compression_start
         one_stage = len(spec.lowered.stages) == spec.size(PIPELINE)
         self.awaited = one_stage and PIPELINE in axes and axes[PIPELINE].rank > 0
         self.started = len(self.buckets)
@@ -152,11 +160,14 @@ class GradientSums:
         """Takes the hooks from the parameters: by them a parameter refers to itself, past Python's collector."""
         for hook in self.hooks:
             hook.remove()
-        self.hooks, self.buckets = [], []
+        self.hooks, self.buckets, self.low_rank = [], [], []
 
-    def begin(self, microbatches: int) -> None:
-        """Before the first of so many microbatches, when the gradients of the step before are gone."""
-        self.started = 0
+    def begin(self, microbatches: int, steps: int = 0) -> None:
+        """Before the first of so many microbatches, when the gradients of the step before are gone.
+
+        steps  how many there have been
+        """
+        self.started, self.whole = 0, steps < self.whole_until
         for bucket in self.buckets:
             bucket.begin(microbatches)
 
@@ -172,8 +183,80 @@ class GradientSums:
         for bucket in self.buckets[self.started :]:
             bucket.start()
         self.started = len(self.buckets)
+        for sums in self.low_rank:
+            if self.whole:
+                self.sum_whole(sums)
+            else:
+                sums.sum_up()
         for bucket in self.buckets:
             bucket.finish()
+
+    def begin_anew(self, keys: Sequence[str] | None = None) -> None:
+        """Nothing has been compressed yet; ``keys``: of these factors alone (``factors``)."""
+        for sums in self.low_rank:
+            sums.begin(keys)
+
+    def errors(self) -> dict[str, Tensor]:
+        """What compression has left out of gradients on this rank, by the parameters' names."""
+        return {h.name: error for sums in self.low_rank for h, error in zip(sums.held, sums.errors, strict=True)}
+
+    def factors(self) -> dict[str, Tensor]:
+        """The factors that it goes on with, by what a checkpoint knows them by."""
+        return {key: right for sums in self.low_rank for key, right in zip(sums.keys, sums.rights, strict=True)}
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """Within it ``errors`` are the sums of all ranks', and afterwards each has its share of them."""
+        for sums in self.low_rank:
+            sums.add_up()
+        try:
+            yield
+        finally:
+            self.share_out()
+
+    @contextmanager
+    def unless_diverged(self) -> Iterator[None]:
+        """A step: where its loss isn't finite, neither is what compression left out of its gradients, and it begins
+        anew."""
+        try:
+            yield
+        except DivergedError:
+            self.begin_anew()
+            raise
+
+    def share_out(self) -> None:
+        """Has each rank hold its share of errors that are the sums of all ranks'."""
+        for sums in self.low_rank:
+            sums.share_out()
+
+    def sum_whole(self, sums: LowRankSums) -> None:
+        """Before compression begins: in buckets of this step alone."""
+        for places in cut([h.values.numel() * h.values.element_size() for h in sums.held]):
+            bucket = Bucket([sums.held[place] for place in places], [sums.group], [0] * len(places))
+            bucket.start()
+            bucket.finish()
+
+
+def goes_as_factors(spec: ProgramSpec, stored: StoredParameter) -> bool:
+    """Whether its gradient goes over the data axis as factors. One that other stages have a summand of is summed whole,
+    as is one that the data axis has none of."""
+    apart = len(spec.pipeline_ranks(stored)) == 1 and stored.trainable and DATA in summed_axes(spec, stored)
+    return apart and is_factored(stored.local_shape, spec.parallelism.low_rank)
+
+
+def low_rank_sums(
+    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]
+) -> list[LowRankSums]:
+    """Of gradients that go as factors those that are summed over the same axes together, alike on all ranks."""
+    kinds: dict[tuple[tuple[str, ...], torch.dtype], list[ShardedParameter]] = {}
+    for each in held:
+        kinds.setdefault((summed_axes(spec, each.stored), each.values.dtype), []).append(each)
+    found = []
+    for (names, _), members in kinds.items():
+        group = axes[",".join(names)].group
+        assert group is not None, "a data axis of one rank has no gradients to compress"
+        found.append(LowRankSums(members, group, spec.parallelism.low_rank, spec.training.seed))
+    return found
 
 
 def rank_buckets(

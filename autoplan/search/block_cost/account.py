@@ -59,6 +59,7 @@ class BlockCost:
                      isn't trained those along which it is whole
     trained          which of these are trained
     live             what it holds while it runs, of which ``kept_bytes`` and ``working_bytes`` are the account
+    parameter_shapes  local ones, in the block's order
     """
 
     forward_s: float
@@ -76,6 +77,7 @@ class BlockCost:
     trained: tuple[bool, ...]
     moves: tuple[MovedBytes, ...]
     live: LiveBytes = field(default_factory=LiveBytes)
+    parameter_shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def parameters(self) -> dict[tuple[str, ...], int]:
@@ -161,6 +163,7 @@ def price_block(
         trained,
         tuple(moves),
         live,
+        tuple(layout.local_shape(types[name].shape, mesh) for name, layout in choice.parameters),
     )
 
 

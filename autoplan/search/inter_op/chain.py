@@ -218,8 +218,13 @@ def held_by(model: Model, blocks: Sequence[BlockCost]) -> tuple[HeldParameters, 
         for name, axes in zip(segment.parameters, blocks[segment.block].summed_axes, strict=True)
         if axes
     }
+    shapes = {
+        name: shape
+        for segment in model.segments
+        for name, shape in zip(segment.parameters, blocks[segment.block].parameter_shapes, strict=True)
+    }
     trained, frozen = (
-        HeldParameters(tuple(tuple(held_of(s, blocks[s.block], trained)) for s in model.segments), summed)
+        HeldParameters(tuple(tuple(held_of(s, blocks[s.block], trained)) for s in model.segments), summed, shapes)
         for trained in (True, False)
     )
     return trained, frozen

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
 from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, in_one_round, splits
+from autoplan.cost.low_rank import LowRankCost, kept_bytes
 from autoplan.cost.prices import Prices
 from autoplan.cost.zero_costs import DataAxis
+from autoplan.ir.buckets import is_factored
 from autoplan.search.inter_op.chain import Chain
+from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
 
 
@@ -27,6 +32,7 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
         late=splits(candidate.schedule), local_steps=candidate.local_steps, outer=bool(candidate.outer_optimizer),
         averaged=1.0 if candidate.outer_optimizer else 1.0 + states,
         versions=candidate.versions, axis=",".join(axes), wide=candidate.wide, replicas=candidate.dp_replicate,
+        low_rank=candidate.low_rank,
     )  # fmt: skip
 
 
@@ -46,3 +52,49 @@ def least_share(data: DataAxis, states: float, candidate: Candidate) -> float:
     standing = WAITING if turns else ACCUMULATING
     whole = data.parameter_share + data.states_share(states) + data.gradient_shares[standing]
     return whole - data.elsewhere * (shard_share(data, states) + data.sharded_gradients[standing])
+
+
+def factored(held: HeldParameters, at: tuple[int, int], rank: int) -> frozenset[str]:
+    """Of the parameters that a run of segments reads those whose gradients go as factors of this rank; one that
+    segments outside read, too, is summed between stages, whole."""
+    read = {name for each in held.segments[slice(*at)] for name, _ in each if is_factored(held.shapes[name], rank)}
+    outside = {name for name, places in held.readers.items() if any(not at[0] <= n < at[1] for n in places)}
+    return frozenset(read - outside)
+
+
+def summed_whole(held: HeldParameters, at: tuple[int, int], rank: int) -> HeldParameters:
+    """The others; all where none go as factors."""
+    if not rank:
+        return held
+    names = factored(held, at, rank)
+    return replace(held, segments=tuple(tuple(p for p in each if p[0] not in names) for each in held.segments))
+
+
+def low_rank_cost(data: DataAxis, held: HeldParameters, at: tuple[int, int]) -> LowRankCost | None:
+    """The gradients of a run of segments that go as factors; None where there are none."""
+    kinds: dict[str, Counter[tuple[int, ...]]] = {}
+    for name in factored(held, at, data.low_rank) if data.low_rank else ():
+        kinds.setdefault(data.group(held.summed.get(name, ())), Counter())[held.shapes[name]] += 1
+    return LowRankCost(kinds, data.low_rank, gradient_itemsize(data, held)) if kinds else None
+
+
+def gradient_itemsize(data: DataAxis, held: HeldParameters) -> int:
+    """Bytes of an element of a gradient as it is stored."""
+    name, size = next(each for segment in held.segments for each in segment)
+    return round(data.prices.stored * size / math.prod(held.shapes[name]))
+
+
+def left_out(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[float, ...]]:
+    """([segments] bytes of what compression keeps beside parameters, the same of each that several read)."""
+    if not data.low_rank:
+        return np.zeros(len(held.segments)), (0.0,) * len(held.ties)
+    itemsize = gradient_itemsize(data, held)
+    sizes = {
+        name: float(kept_bytes([held.shapes[name]], data.low_rank, itemsize))
+        if is_factored(held.shapes[name], data.low_rank)
+        else 0.0
+        for segment in held.segments
+        for name, _ in segment
+    }
+    column = np.array([sum(sizes[name] for name, _ in segment) for segment in held.segments])
+    return column, tuple(sizes[name] for name in held.readers)

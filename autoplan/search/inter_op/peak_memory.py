@@ -203,6 +203,10 @@ def bucketed(loads: StageModel, stages: Sequence[StageChoice], total: float) -> 
     data = loads.data
     if data.zero:
         return 0.0
+    if data.low_rank:
+        return data.gradient_share * sum(
+            sum(unit.values()) for stage in stages for unit in loads.unit_bytes((stage.first, stage.last))
+        )
     if data.size > 1:
         return total * data.gradient_share
     return sum(sum(loads.summed_bytes((stage.first, stage.last)).values()) for stage in stages)

@@ -52,7 +52,8 @@ class StageBytes:
     parameters          of its segments, one that several read as often as they do
     elsewhere           of these, what ZeRO has along the experts' axis on other ranks
     bucketed            bytes of gradients that lie in buckets, as in ``SegmentBytes``
-    frozen              what stays on the device of parameters that aren't trained, likewise as often as they are read
+    frozen              what stays on the device of parameters that aren't trained, likewise as often as they are read,
+                        and what compression keeps of gradients
     reads               [ties, …] how many of its segments read each tied parameter
     flight, buffers     as in the module's docstring
     working, gathered, again   the transients
@@ -93,7 +94,8 @@ class SegmentBytes:
                         of dense weights, which it shards over these too
     bucketed            bytes of shards of gradients that are summed over another axis beside fully_shard: they lie in
                         buckets, which stay from step to step
-    frozen              of the other parameters what stays on the device between uses
+    frozen              of the other parameters what stays on the device between uses; of gradients what compression
+                        keeps
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
     constants           for each microbatch in flight, the largest of a stage's
@@ -104,7 +106,7 @@ class SegmentBytes:
                         what of it the segment itself doesn't keep for its backward
     repeated            whether its block repeats, so that it may be recomputed
     ties                parameters that several segments read
-    ties_elsewhere, ties_frozen  of each of these what is elsewhere, and what of one that isn't trained stays here
+    ties_elsewhere, ties_frozen  of each of these what is elsewhere, and what of ``frozen``
     messages            that a rank has at once
     state_share, update_share  bytes of states, and of what the optimizer makes at once, per byte of parameters
     shard_share         of the first, what ZeRO shards: there is none of it of what is elsewhere
@@ -271,10 +273,12 @@ class HeldParameters:
 
     segments  (name, local bytes) of each
     summed    by name, the axes over which gradients are summed; a parameter that it lacks over none
+    shapes    by name, local ones
     """
 
     segments: tuple[tuple[tuple[str, int], ...], ...]
     summed: Mapping[str, Summed] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def kinds(self) -> dict[Summed, HeldParameters]:

@@ -15,7 +15,7 @@ from autoplan.cost.step import held_microbatches, receives_ahead, update_s
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
-from autoplan.search.inter_op.data_shares import gathered_bytes, shard_share
+from autoplan.search.inter_op.data_shares import gathered_bytes, left_out, low_rank_cost, shard_share, summed_whole
 from autoplan.search.inter_op.rank_excess import padded
 from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, Summed, prefix
 from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
@@ -91,11 +91,12 @@ class StageModel:
         unkept = np.maximum(chain.inputs - chain.kept_inputs, 0.0)
         reduced = chain.parameters * (data.prices.stored if data.zero and data.prices.training else 0.0)
         ties, others = chain.held.ties, chain.held_frozen.ties
+        beside, beside_ties = left_out(data, chain.held)
         return SegmentBytes(
             parameters=chain.parameters,
             elsewhere=chain.elsewhere,
             bucketed=chain.held.bucketed(data),
-            frozen=chain.frozen,
+            frozen=chain.frozen + beside,
             kept=chain.kept,
             inputs=chain.inputs,
             selective=chain.selective,
@@ -109,7 +110,7 @@ class StageModel:
             repeated=chain.repeated,
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
-            ties_frozen=(*[0.0] * len(ties), *chain.held_frozen.shared_out(data.frozen_share)[1]),
+            ties_frozen=(*beside_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
             messages=2
             + most_sending(candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages),
             state_share=data.parameter_share + data.states_share(self.states),
@@ -294,13 +295,16 @@ class StageModel:
     def priced_once_s(self, at: Interval) -> tuple[float, float, float, float]:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
-        spent_s, hidden_s = self.data.once_s(self.unit_bytes(at), forward_s, backward_s)
+        units, low_rank = self.unit_bytes(at), low_rank_cost(self.data, self.chain.held, at)
+        spent_s, hidden_s = self.data.once_s(units, forward_s, backward_s)
         sums = self.summed_bytes(at).items()
-        summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums)
-        summed_s += self.tied_s(at)
+        summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums) + self.tied_s(at)
         elsewhere = self.elsewhere_bytes(at)
         updated = (parameters - elsewhere) * self.data.optimizer_share
-        local_s = update_s(updated, self.passes, self.data) + self.data.copies_once_s(parameters)
+        factored = parameters - sum(sum(unit.values()) for unit in units)
+        local_s = update_s(updated, self.passes, self.data) + self.data.copies_once_s(parameters, factored)
+        if low_rank is not None:
+            spent_s, local_s = spent_s + low_rank.sums_s(self.data.prices), local_s + low_rank.local_s(self.data.prices)
         local_s += self.whole.seconds(parameters, elsewhere, self.data) if self.whole is not None else 0.0
         return spent_s, hidden_s, summed_s, local_s
 
@@ -333,8 +337,8 @@ class StageModel:
 
     def unit_bytes(self, at: Interval) -> list[dict[Summed, float]]:
         """Bytes of the trained parameters that each segment is the first to read, where there are any, by the operator
-        axes over which their gradients are summed."""
-        return [unit for unit in self.chain.held.first_reads(at) if unit]
+        axes over which their gradients are summed; those that go as factors of low rank aside."""
+        return [unit for unit in summed_whole(self.chain.held, at, self.data.low_rank).first_reads(at) if unit]
 
     def unit_pairs(self, at: Interval) -> list[tuple[dict[Summed, float], dict[Summed, float]]]:
         """Of each segment that is the first to read parameters that ZeRO gathers: (trained ones, the others)."""

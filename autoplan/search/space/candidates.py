@@ -48,6 +48,7 @@ class Candidate:
     cp_attention    how attention is split over cp: "heads", "rows" or "ring"; "" without that axis
     dp_replicate    replicas along dp of what ZeRO shards over the rest of it
     versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
+    low_rank        of the factors as which gradients go over the data axis (PowerSGD); 0: they are summed whole
     """
 
     pp: int
@@ -70,6 +71,7 @@ class Candidate:
     dp_replicate: int = 1
     folds: tuple[str, ...] = ()
     outer_optimizer: str = ""
+    low_rank: int = 0
 
     @property
     def stages(self) -> int:
@@ -204,7 +206,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                             pp, outer, tp, rows * folding.data, microbatches, zero, schedule, recompute,
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
                             pinned.local_steps or 1, 1 + pinned.two_versions, folding.data, cp, attention, replicas,
-                            folding.beside, pinned.outer_optimizer or "",
+                            folding.beside, pinned.outer_optimizer or "", pinned.low_rank,
                         )  # fmt: skip
 
 
@@ -220,7 +222,8 @@ def foldings(
             ways = (tp, *whole) if pinned.etp is None else (pinned.etp,)
             for etp in dict.fromkeys(ways):
                 folding = fold(dp, cp, tensor or (tp,), ep, etp)
-                if folding is not None and not (pinned.steps_locally and dp == folding.data):
+                meets = pinned.steps_locally or pinned.low_rank  # what several replicas have to do
+                if folding is not None and not (meets and dp == folding.data):
                     yield (pp, dp, cp, tp), (tensor, folding)
 
 

@@ -37,14 +37,18 @@ def check_supported(pinned: Parallelism) -> None:
     """ParallelismError for fields that exclude each other, whatever the cluster."""
     raise_first(schedule_conflicts(pinned))
     raise_first(replica_conflicts(pinned))
-    if pinned.asynchronous or pinned.outer_optimizer:
+    if pinned.steps_locally or pinned.two_versions or pinned.outer_optimizer:
         raise_first(asynchronous_conflicts(pinned))
+    raise_first(compression_conflicts(pinned))
 
 
 def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
-    """ParallelismError where a forward alone is to follow a rule of updates."""
-    if isinstance(training, Inference) and pinned.asynchronous:
-        given = "local_steps" if pinned.steps_locally else "pipeline_schedule"
+    """ParallelismError where a forward alone is to follow a rule of updates, and for gradients that aren't to be
+    compressed in the way that they are computed."""
+    if isinstance(training, Training):
+        raise_first(compressed_training(pinned, training))
+    elif pinned.asynchronous:
+        given = "local_steps" if pinned.steps_locally else "compression" if pinned.low_rank else "pipeline_schedule"
         cause = "it says when weights are updated, and a forward alone updates none"
         raise ParallelismError(f"{given}={getattr(pinned, given)!r} with Inference()", cause, "leave it out")
 
@@ -117,6 +121,53 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         "it updates by what replicas have changed in several steps", "give local_steps=50, say",
     )  # fmt: skip
     yield two and pinned.pp == 1, f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more"
+
+
+def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
+    """What gradients that go as factors can't go with."""
+    what = f"compression={pinned.compression!r}"
+    yield (
+        pinned.compression_rank and not pinned.compression, f"compression_rank={pinned.compression_rank}",
+        "nothing is compressed", "give compression='powersgd', or leave it out",
+    )  # fmt: skip
+    if not pinned.compression:
+        return
+    yield (
+        pinned.zero, f"{what} with zero={pinned.zero}",
+        "fully_shard sums gradients itself, each rank its part, and has no factors of them", "use zero=0",
+    )  # fmt: skip
+    yield (
+        pinned.offload in ("optimizer", "parameters"), f"{what} with offload={pinned.offload!r}",
+        "what the factors leave out lies beside the gradients, on the device", "leave offload out",
+    )  # fmt: skip
+    yield (
+        pinned.steps_locally, f"{what} with local_steps={pinned.local_steps}",
+        "replicas that step by themselves sum no gradients", "use one or the other",
+    )  # fmt: skip
+    yield (
+        pinned.two_versions, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
+        "with gradients of older weights there is no rule of it", "use one or the other",
+    )  # fmt: skip
+    yield pinned.dp == 1, f"{what} with dp=1", "no gradient goes over the data axis", "give dp=2 or more"
+
+
+def compressed_training(pinned: Parallelism, training: Training) -> Iterator[Conflict]:
+    """What of a training gradients that go as factors can't go with."""
+    if not pinned.compression:
+        return
+    what = f"compression={pinned.compression!r}"
+    yield (
+        training.scales_loss, f"{what} with precision={training.precision!r}",
+        "what a step leaves out would be added under another scale of the loss", "use bf16-mixed",
+    )  # fmt: skip
+    yield (
+        training.precision == "bf16", f"{what} with precision='bf16'",
+        "what a step leaves out would be lost in rounding", "use bf16-mixed",
+    )  # fmt: skip
+    yield (
+        training.reduce_dtype, f"{what} with reduce_dtype={training.reduce_dtype!r}",
+        "the factors are summed as gradients are stored", "use one or the other",
+    )  # fmt: skip
 
 
 def check_product(devices: int, pinned: Parallelism) -> None:

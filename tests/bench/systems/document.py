@@ -33,7 +33,7 @@ rounding error a batch, so that its ratio comes with a standard error (the jackk
 above the bound where it is {SURE:g} of them above.
 
 **Asynchronous systems** don't compute what one device does. They are held to one process that follows their rule
-(`tests/support/asynchronous.py`), in float64 over {STALE_STEPS} steps with a batch each: every
+(`tests/support/asynchronous.py`, `compressed.py`), in float64 over {STALE_STEPS} steps with a batch each: every
 loss, and the parameters at the end.
 """
 

@@ -21,6 +21,7 @@ from tests.bench.systems.mixed import Steps
 from tests.bench.systems.ranks import Batch, FirstSteps, run
 from tests.support import zoo
 from tests.support.asynchronous import Diloco, How, Simulated, local_sgd, two_versions
+from tests.support.compressed import boxes_of, powersgd
 from tests.support.planning import parallelize_unproved
 
 LOSSES, GRADIENTS = 32, 4
@@ -85,6 +86,8 @@ class References:
         rate = self.training.learning_rate
         how = How(optimizer=lambda one: torch.optim.AdamW(one.parameters(), lr=rate))
         chosen = plan.record.chosen
+        if chosen.parallelism.low_rank:
+            return powersgd(module.double(), batches, boxes_of(plan), how)
         if chosen.parallelism.local_steps is None:
             return two_versions(module.double(), batches, how)
         replicas, every = chosen.parallelism.dp, chosen.parallelism.local_steps
