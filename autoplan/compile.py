@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from autoplan.arguments.values import check_effort
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.evaluation.proof import Retrace, with_rows
@@ -22,7 +23,7 @@ from autoplan.ir.start import InitRecipe, Start
 from autoplan.lower.after_search import typed_program
 from autoplan.lower.one_seed import check_one_seed
 from autoplan.models.inputs import Inputs
-from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
+from autoplan.options import PRECISIONS, Inference, Parallelism, Training
 from autoplan.rules.check import check_rules
 from autoplan.rules.constraints import Constraint, accept_whole
 from autoplan.rules.extensions import extensions_of

@@ -19,10 +19,10 @@ PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
 RECOMPUTE = ("none", "selective", "full")
 OFFLOADS = ("optimizer", "parameters", "activations")
-EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
 OUTER_OPTIMIZERS = ("nesterov",)
+GOSSIP = ("ring", "exponential")
 COMPRESSIONS = ("powersgd",)
 LOW_RANK = 4  # of PowerSGD where none is asked for, as its authors take it for language models
 RANDOMNESS = ("global", "per-rank")
@@ -265,6 +265,8 @@ class Parallelism:
                      or 1: gradients are summed in every step
     outer_optimizer  "nesterov": in place of an average, an update of what all began with by the mean of the replicas'
                      changes (DiLoCo)
+    gossip           "ring" or "exponential": in its place, or in every step, each replica's mean with its neighbours on
+                     that graph (D-PSGD)
     compression      "powersgd": gradients go over the data axis as two factors of low rank, and what they leave out is
                      added to the next step's (Vogels et al. 2019); ``compression_rank``: of these, None: 4
     """
@@ -290,6 +292,7 @@ class Parallelism:
     outer_optimizer: str | None = None
     compression: str | None = None
     compression_rank: int | None = None
+    gossip: str | None = None
 
     def __post_init__(self) -> None:
         sizes = ("dp", "tp", "pp", "cp", "ep", "etp")
@@ -305,6 +308,7 @@ class Parallelism:
         self._one_of("cp_attention", CP_ATTENTION)
         self._one_of("outer_optimizer", OUTER_OPTIMIZERS)
         self._one_of("compression", COMPRESSIONS)
+        self._one_of("gossip", GOSSIP)
         self._one_of("sequence_parallel", (True, False))
         if self.tensor is not None:
             self._check_factors(self.tensor)
@@ -329,8 +333,8 @@ class Parallelism:
 
     @property
     def steps_locally(self) -> bool:
-        """Whether replicas step by themselves between two averages."""
-        return self.local_steps not in (None, 1)
+        """Whether replicas step by themselves, and are averaged from time to time or with their neighbours."""
+        return self.local_steps not in (None, 1) or self.gossip is not None
 
     @property
     def two_versions(self) -> bool:
@@ -394,9 +398,3 @@ def as_schedule(given: object) -> LRSchedule | None:
         cause = f"a schedule has {', '.join(known)}"
         raise ParallelismError(f"lr_schedule={given!r}", cause, "give an autoplan.LRSchedule")
     return LRSchedule(**given)
-
-
-def check_effort(effort: object) -> None:
-    """ParallelismError for an effort that is none."""
-    if effort not in EFFORTS:
-        raise ParallelismError(f"effort={effort!r}", "no such effort", f"use one of {EFFORTS}")

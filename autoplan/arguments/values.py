@@ -12,6 +12,7 @@ Settings = tuple[tuple[str, object], ...]
 KINDS = {
     int: "a whole number", float: "a number", bool: "true or false", list: "several values", tuple: "several values",
 }  # fmt: skip
+EFFORTS = ("full", "fast")
 WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -102,3 +103,9 @@ def is_whole(value: object) -> bool:
 def is_share(value: object) -> bool:
     """Whether this is a number from 0 to below 1."""
     return is_number(value) and 0 <= value < 1  # type: ignore[operator]
+
+
+def check_effort(effort: object) -> None:
+    """ParallelismError for an effort that is none."""
+    if effort not in EFFORTS:
+        raise ParallelismError(f"effort={effort!r}", "no such effort", f"use one of {EFFORTS}")

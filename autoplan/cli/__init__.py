@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from autoplan.arguments.command_line import Parser, whole
+from autoplan.arguments.values import EFFORTS
 from autoplan.cli.checkpoint import add_checkpoint
 from autoplan.cli.commands import (
     compare_command,
@@ -31,7 +32,6 @@ from autoplan.cli.commands import (
 from autoplan.cli.train import train_command
 from autoplan.cli.typed_words import parallelism, training
 from autoplan.errors import AutoplanError
-from autoplan.options import EFFORTS
 from autoplan.targets import KINDS
 
 __all__ = ["main", "parallelism", "parser", "training"]

@@ -139,7 +139,8 @@ class DataAxis(DataShares):
     ) -> tuple[float, float]:
         """(seconds, of these hidden) of the gradients' all-reduces in buckets: all but the first bucket's time of the
         last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients where
-        these are more (an embedding's), begins when it ends. Of local SGD a step's share of the average, in the open.
+        these are more (an embedding's), begins when it ends. Of replicas
+        that step alone a step's share of where they meet, in the open.
 
         sizes  (bytes of a segment's parameters, by the group that sums their gradients; how many segments are alike);
                the first to read a batch first
@@ -151,8 +152,8 @@ class DataAxis(DataShares):
         total = sum(totals.values())
         if not total:
             return 0.0, 0.0
-        if self.local_steps > 1:
-            return self.buckets_s(self.averaged * total * self.prices.stored, self.axis) / self.local_steps, 0.0
+        if self.alone:
+            return self.met_s(self.averaged * total * self.prices.stored) / self.local_steps, 0.0
         summed = self.prices.summed
         spent_s = sum(self.buckets_s(summed * size, axes) for axes, size in totals.items())
         first = min(sum(bucket_bytes(summed * size) for size in totals.values()) / summed, total)
@@ -168,6 +169,15 @@ class DataAxis(DataShares):
         rest_s = self.prices.collective_s("all-reduce", rest, axis) if rest >= 1 else 0.0
         return whole * self.prices.collective_s("all-reduce", each, axis) + rest_s
 
+    def met_s(self, bytes: float) -> float:
+        """Replicas of so many bytes averaged, or each with its neighbours, bucket by bucket."""
+        if not self.neighbours:
+            return self.buckets_s(bytes, self.axis)
+        each = bucket_bytes(bytes)
+        whole, rest = divmod(bytes, each)
+        sent_s = whole * self.prices.sent_s(each, self.axis) + (self.prices.sent_s(rest, self.axis) if rest >= 1 else 0)
+        return self.neighbours * sent_s
+
     def copies_once_s(self, parameter_bytes: float, factored_bytes: float = 0.0) -> float:
         """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them
         and back; a version of the weights; or of ZeRO what ``once_s`` gathers and scatters.
@@ -179,10 +189,10 @@ class DataAxis(DataShares):
         stored_s = self.copied_s(self.prices.stored * (parameter_bytes - factored_bytes))
         kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
         kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
-        averaged_s = 2 * self.averaged * stored_s / self.local_steps
+        averaged_s = (2 + self.neighbours) * self.averaged * stored_s / self.local_steps
         if self.outer:
             averaged_s += self.prices.cold_s(OUTER_PASSES * self.prices.stored * parameter_bytes) / self.local_steps
-        return kept_s + (averaged_s if self.local_steps > 1 else stored_s)
+        return kept_s + (averaged_s if self.alone else stored_s)
 
     def sharded_copies_once_s(self, parameter_bytes: float) -> tuple[float, float]:
         """fully_shard's copies once a step: (of parameters that were gathered, of gradients that are scattered)."""

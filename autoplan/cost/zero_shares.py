@@ -64,6 +64,7 @@ class DataShares:
     versions of the weights that are held (``runtime.optim.weight_stashing``)
     low_rank of the factors as which gradients go (``runtime.parallel.powersgd``): what these leave out is held, too; 0:
              they are summed whole
+    neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
 
@@ -85,6 +86,12 @@ class DataShares:
     wide: tuple[str, ...] = ()
     replicas: int = 1
     low_rank: int = 0
+    neighbours: int = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether replicas step by themselves, so that their gradients aren't summed."""
+        return self.local_steps > 1 or self.neighbours > 0
 
     @property
     def shared(self) -> bool:
@@ -101,7 +108,7 @@ class DataShares:
 
         summed  operator axes over which its gradient is summed
         """
-        more = summed if self.zero == 0 and self.local_steps == 1 else ()
+        more = summed if self.zero == 0 and not self.alone else ()
         more = self.wide if self.is_wide(summed) else more
         axes, mesh = {*self.axis.split(","), *more}, self.prices.mesh
         found = sorted(axes, key=lambda name: mesh.names.index(whole_axis(name)))

@@ -16,11 +16,12 @@ def typed_program(model: Model, chosen: Chosen, apart: bool = False) -> Lowered:
     apart  each microbatch has its own statistics (``Training.statistics``)
 
     Raises LayoutError where the layouts don't follow from one another, ParallelismError where replicas are to step
-    alone (``local_steps``) and an operator joins their rows.
+    alone (``local_steps``, ``gossip``) and an operator joins their rows.
     """
-    program, every = lower(model, chosen), chosen.parallelism.local_steps
+    program, p = lower(model, chosen), chosen.parallelism
     typecheck(program, apart)
-    program = on_their_own(program, every) if every is not None and every > 1 else program
+    asked = f"gossip={p.gossip!r}" if p.gossip else f"local_steps={p.local_steps}"
+    program = on_their_own(program, asked) if p.steps_locally else program
     return each_apart(program) if apart else program
 
 

@@ -13,23 +13,23 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed_program import Compute, Lowered, Move
 
 DATA = "dp"
-REMEDY = "leave local_steps out, or replicate over tp or pp instead"
+REMEDY = "leave it out, or replicate over tp or pp instead"
 
 
-def on_their_own(program: Lowered, every: int) -> Lowered:
+def on_their_own(program: Lowered, asked: str) -> Lowered:
     """The program with each replica on its own; ParallelismError where an operator joins the ranks' rows.
 
-    every  steps between two averages, for the error
+    asked  what was, for the error
     """
     blocks = tuple(
-        replace(block, body=tuple(alone(block.body, program.mesh, block.name, every))) for block in program.blocks
+        replace(block, body=tuple(alone(block.body, program.mesh, block.name, asked))) for block in program.blocks
     )
-    constants = tuple(alone(program.constants, program.mesh, "a constant", every, frozenset(program.counts)))
+    constants = tuple(alone(program.constants, program.mesh, "a constant", asked, frozenset(program.counts)))
     return replace(program, blocks=blocks, constants=constants)
 
 
 def alone(
-    statements: Iterable[Compute | Move], mesh: Mesh, where: str, every: int, counts: frozenset[str] = frozenset()
+    statements: Iterable[Compute | Move], mesh: Mesh, where: str, asked: str, counts: frozenset[str] = frozenset()
 ) -> Iterator[Compute | Move]:
     """The statements, less what belongs to the mean over the data axis.
 
@@ -38,10 +38,10 @@ def alone(
     for statement in statements:
         if isinstance(statement, Move):
             if any(DATA in parts(step.axes) for step in statement.collectives):
-                raise refusal(statement.value.name, where, every)
+                raise refusal(statement.value.name, where, asked)
             yield statement
         elif DATA in statement.body_axes and mesh.size(DATA) > 1 and statement.value.name not in counts:
-            raise refusal(statement.value.name, where, every)
+            raise refusal(statement.value.name, where, asked)
         else:
             ways = [mesh.size(axis) for axis, s in statement.strategies if s.scaled and axis == DATA]
             yield replace(statement, divisor=statement.divisor // ways[0]) if ways else statement
@@ -52,7 +52,7 @@ def parts(axes: Iterable[str]) -> set[str]:
     return {axis.split(".")[0] for axis in axes}
 
 
-def refusal(value: str, where: str, every: int) -> ParallelismError:
+def refusal(value: str, where: str, asked: str) -> ParallelismError:
     return ParallelismError(
-        f"local_steps={every}", f"{value} of {where} joins the rows of all replicas in every step", REMEDY
+        asked, f"{value} of {where} joins the rows of all replicas in every step", REMEDY
     )

@@ -36,6 +36,14 @@ def staleness(record: PlanRecord) -> list[str]:
             f"{t.outer_momentum:g} and the rate {t.outer_learning_rate:g} (DiLoCo); the inner optimizer's moments stay "
             "each replica's. It isn't the step of one device on the whole batch."
         ]
+    if p.gossip:
+        often = f"every {p.local_steps} steps" if p.local_steps else "after every step"
+        return [
+            f"Asynchronous: each of {record.chosen.mesh.size('dp')} replicas steps by itself, on its own rows and with "
+            f"the mean over its own valid tokens. Its parameters are averaged with its neighbours' on the {p.gossip} "
+            f"graph {often} (D-PSGD); the optimizer's moments stay its own. Replicas differ from one another; what is "
+            "evaluated and saved is their mean. It isn't the step of one device on the whole batch."
+        ]
     if p.steps_locally:
         return [
             f"Asynchronous: each of {record.chosen.mesh.size('dp')} replicas takes {p.local_steps} steps by itself, on "

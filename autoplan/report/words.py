@@ -67,6 +67,9 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
 
 def local_words(p: Parallelism) -> str:
     """What replicas that step by themselves do from time to time."""
+    if p.gossip:
+        often = f"{p.local_steps} steps" if p.local_steps else "step"
+        return f"neighbours on a{'n' * (p.gossip[0] == 'e')} {p.gossip} graph averaged every {often}"
     if p.outer_optimizer:
         return f"outer steps ({p.outer_optimizer}) every {p.local_steps} steps"
     return f"replicas averaged every {p.local_steps} steps"

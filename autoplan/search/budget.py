@@ -74,5 +74,5 @@ FAST = SearchBudget(tolerance=0.01, quick=True, micro_batches=(2, 4))
 
 
 def budget_of(effort: str) -> SearchBudget:
-    """The budget of an effort (``options.EFFORTS``)."""
+    """The budget of an effort (``arguments.values.EFFORTS``)."""
     return FAST if effort == "fast" else FULL

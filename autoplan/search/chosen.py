@@ -76,6 +76,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         tensor_system=s.tensor_system or None,
         local_steps=s.local_steps if s.local_steps > 1 else None,
         outer_optimizer=s.outer_optimizer or None,
+        gossip=s.gossip or None,
         compression="powersgd" if s.low_rank else None,
         compression_rank=s.low_rank or None,
     )

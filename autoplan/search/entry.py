@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from autoplan.arguments.values import check_effort
 from autoplan.cluster import ClusterSpec
 from autoplan.ir.choice import Alternative, Chosen, SearchReport
 from autoplan.ir.graph import Model
-from autoplan.options import Inference, Parallelism, Training, check_effort
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
 from autoplan.search.budget import budget_of
 from autoplan.search.chosen import choose

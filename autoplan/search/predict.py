@@ -128,9 +128,10 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
                 factors_s = sum(data.prices.collective_s("all-reduce", size, axes) for size in sums)
                 spent_s -= factors_s
                 yield PricedCollective(FACTORS, "all-reduce", axes, sum(sums), 1, factors_s, 0.0)
-    if data.size > 1 and data.local_steps > 1:
+    if data.size > 1 and data.alone:
+        kind, count = ("send", data.neighbours) if data.neighbours else ("all-reduce", 1)
         averaged = int(data.averaged * stored * size)
-        yield PricedCollective("replicas", "all-reduce", data.axis, averaged, 1, spent_s, hidden_s)
+        yield PricedCollective("replicas", kind, data.axis, averaged, count, spent_s, hidden_s)
     elif data.size > 1 and data.zero == 0:
         seconds = {axes: data.buckets_s(data.prices.summed * bytes, axes) for axes, bytes in groups.items()}
         for axes, bytes in groups.items():

@@ -13,7 +13,7 @@ from autoplan.options import Parallelism, Training
 TORCH_DTYPES = {"bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16-mixed": "float16", "fp32": "float32"}
 UNPRICED = "how each operator is split, and where stages are cut: the trainer's own way, whose price isn't in this one"
 
-INEXACT = ("local_steps", "outer_optimizer", "compression", "compression_rank")
+INEXACT = ("local_steps", "outer_optimizer", "compression", "compression_rank", "gossip")
 """Fields whose steps aren't one device's."""
 
 
@@ -101,6 +101,7 @@ class Losses:
                 offload=p.offload,
                 local_steps=p.local_steps,
                 outer_optimizer=p.outer_optimizer,
+                gossip=p.gossip,
                 compression=p.compression,
                 compression_rank=p.compression_rank,
                 dp_replicate=p.dp_replicate,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,8 @@ from autoplan.verify.compare import Run
 from autoplan.verify.reference import backward, gradients_of, parts_of, state_of, update
 
 Batch = Mapping[str, Tensor]
+Meet = Callable[[Sequence[nn.Module], Sequence[torch.optim.Optimizer], int], None]
+"""What replicas and their optimizers do in a meeting of this number."""
 
 
 def train_by_rule(
@@ -38,10 +42,11 @@ def train_by_rule(
         return sum(backward(one, loss_fn, part, training, 1 / len(parts)) for part in parts)
 
     if parallelism.steps_locally:
-        assert parallelism.dp is not None and parallelism.local_steps is not None
+        assert parallelism.dp is not None
         rows = replica_rows(batch, parallelism.dp // parallelism.folding.data, microbatches)
-        outer = Outer(module, training) if parallelism.outer_optimizer else None
-        return train_replicas(module, loss_of, rows, training, parallelism.local_steps, steps, outer)
+        meet = Outer(module, training).meet if parallelism.outer_optimizer else average
+        meet = partial(gossip, parallelism.gossip) if parallelism.gossip else meet
+        return train_replicas(module, loss_of, rows, training, parallelism.local_steps or 1, steps, meet)
     if parallelism.low_rank:
         return train_compressed(module, loss_of, batch, training, Compressed(module, record, training.seed), steps)
     return train_on_older(module, loss_of, batch, training, steps)
@@ -55,9 +60,9 @@ def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[st
 
 def train_replicas(
     module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], rows: Sequence[Batch], training: Training,
-    every: int, steps: int, outer: Outer | None = None,
+    every: int, steps: int, meet: Meet,
 ) -> Run:  # fmt: skip
-    """Each on its own rows; all averaged every so many steps, or updated by an outer optimizer."""
+    """Each on its own rows; every so many steps they meet: are averaged, or updated by an outer optimizer."""
     modules = [copy.deepcopy(module) for _ in rows]
     optimizers = [build_optimizer(one.named_parameters(remove_duplicate=False), training) for one in modules]
     losses: list[float] = []
@@ -70,10 +75,8 @@ def train_replicas(
             gradients = mean_of([{n: p.grad for n, p in one.named_parameters()} for one in modules])
         for one, optimizer in zip(modules, optimizers, strict=True):
             update(one, optimizer, training)
-        if step % every == 0 and outer is not None:
-            outer.step(modules)
-        elif step % every == 0:
-            average(modules, optimizers)
+        if step % every == 0:
+            meet(modules, optimizers, step // every - 1)
     return Run(tuple(losses), gradients, mean_of([one.state_dict() for one in modules]))
 
 
@@ -85,7 +88,7 @@ class Outer:
         rate, momentum = training.outer_learning_rate, training.outer_momentum
         self.optimizer = torch.optim.SGD(self.begun.parameters(), rate, momentum, nesterov=True)
 
-    def step(self, modules: Sequence[nn.Module]) -> None:
+    def meet(self, modules: Sequence[nn.Module], *_: object) -> None:
         """By the mean of what the replicas have changed; all go on from its result."""
         for begun, *replicas in zip(self.begun.parameters(), *(one.parameters() for one in modules), strict=True):
             mean = torch.stack([p.detach() for p in replicas]).mean(0)
@@ -173,7 +176,17 @@ def train_compressed(
     return Run(tuple(losses), gradients, state_of(module))
 
 
-def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+def gossip(graph: str, modules: Sequence[nn.Module], _: object, number: int) -> None:
+    """Each replica's mean with its neighbours; ``number``: of the meeting, from 0."""
+    replicas = len(modules)
+    places = {1, replicas - 1} if graph == "ring" else {2 ** (number % math.ceil(math.log2(replicas)))}
+    before = [values(one) for one in modules]
+    for n, one in enumerate(modules):
+        near = [before[n], *(before[(n - place) % replicas] for place in places)]
+        put(one, [torch.stack(each).mean(0) for each in zip(*near, strict=True)])
+
+
+def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], *_: object) -> None:
     """Parameters and the optimizer's moments, which have an element for each of theirs."""
     for parameters in zip(*(one.parameters() for one in modules), strict=True):
         states = [optimizer.state.get(p, {}) for optimizer, p in zip(optimizers, parameters, strict=True)]

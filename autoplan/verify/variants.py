@@ -66,7 +66,7 @@ def synchronous(record: PlanRecord) -> PlanRecord:
     p = record.chosen.parallelism
     schedule = "1f1b" if p.two_versions else p.pipeline_schedule
     p = replace(p, local_steps=None, outer_optimizer=None, pipeline_schedule=schedule)
-    p = replace(p, compression=None, compression_rank=None)
+    p = replace(p, compression=None, compression_rank=None, gossip=None)
     return replace(record, chosen=replace(record.chosen, parallelism=p))
 
 
@@ -80,6 +80,9 @@ def averaged_often(record: PlanRecord) -> tuple[PlanRecord, str]:
 
 def rule_of(parallelism: Parallelism) -> str:
     """What an asynchronous program is compared with."""
+    if parallelism.gossip:
+        often = f"{parallelism.local_steps} steps" if parallelism.local_steps else "step"
+        return f"gossip's rule, neighbours on the {parallelism.gossip} graph averaged every {often}"
     if parallelism.outer_optimizer:
         return f"DiLoCo's rule, an outer step every {parallelism.local_steps} steps"
     if parallelism.steps_locally:

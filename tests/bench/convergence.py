@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 RANKS, ROWS, LENGTH, BYTES, LAYERS, LAST, LIMIT_S = 4, 16, 64, 256, 4, 20, 1800.0
 SYNCHRONOUS = "ddp"
 TRAINING = autoplan.Training(learning_rate=3e-3, weight_decay=0.0, clip_grad_norm=1.0, compile=False)
-TITLE = """# Convergence of asynchronous systems
+TITLE = """# Convergence of asynchronous systems and compressed gradients
 
 Written by `make convergence`: a Llama of four layers, 64 wide, on this repository's pages, byte by byte, four ranks,
 {steps} steps of AdamW at {rate:g} with batches of {rows} x {length} bytes, the same for each. A loss is in nats a byte:

@@ -19,6 +19,7 @@ from autoplan.options import Training
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy, axis_strategies
 from autoplan.runtime.optim.optimizer_options import known_classes
+from autoplan.search.inter_op.data_shares import neighbours
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
 from cost_models.compute import many_kernels_seconds, matmul_seconds, memory_bound_seconds
 from cost_models.memory import OPTIMIZERS
@@ -205,6 +206,16 @@ def test_local_steps_share_the_price_of_an_average() -> None:
     spent_s, hidden_s = alone.once_s([total], 1.0, 100.0)
     assert hidden_s == 0 and spent_s == pytest.approx(alone.buckets_s(3 * total) / 4)
     assert alone.copies_once_s(total) == pytest.approx(2 * 3 / 4 * DataAxis(0, 2, prices()).copies_once_s(total))
+
+
+def test_neighbours_send_one_another_what_each_has() -> None:
+    total, each = 8e8, bucket_bytes(8e8)
+    one, two, seldom = (DataAxis(0, 4, prices(), neighbours=n, local_steps=k) for n, k in ((1, 1), (2, 1), (2, 4)))
+    sent_s = total // each * prices().sent_s(each, "dp") + prices().sent_s(total % each, "dp")
+    assert one.once_s([total], 1.0, 100.0) == (pytest.approx(sent_s), 0.0)
+    assert two.once_s([total], 1.0, 100.0)[0] == pytest.approx(2 * sent_s)
+    assert seldom.once_s([total], 1.0, 100.0)[0] == pytest.approx(sent_s / 2)
+    assert [neighbours(graph, n) for graph in ("", "ring", "exponential") for n in (2, 4)] == [0, 0, 1, 2, 1, 1]
 
 
 def test_two_versions_are_held_and_one_is_copied() -> None:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -18,7 +19,7 @@ from autoplan.runtime.optim.outer_steps import OuterSteps
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
-from tests.support.asynchronous import RATE, Batch, Diloco, How, Simulated, local_sgd, two_versions
+from tests.support.asynchronous import RATE, Batch, Diloco, Gossip, How, Meet, Simulated, local_sgd, two_versions
 from tests.support.sampling import sampled, slow
 
 STEPS, EVERY = 5, 2
@@ -66,6 +67,8 @@ RULES = {
     "local": dict(local_steps=EVERY),
     "outer": dict(local_steps=EVERY, outer_optimizer="nesterov"),
     "stale": dict(pipeline_schedule="pipedream-2bw"),
+    "ring": dict(gossip="ring"),
+    "exponential": dict(gossip="exponential", local_steps=EVERY),
 }
 
 
@@ -99,8 +102,13 @@ def simulated(mesh: Mapping, training: Training, rule: str) -> Simulated:
     if rule == "stale":
         return two_versions(tiny.reference(), batches, how(training))
     microbatches = mesh.get("microbatches", 1)
-    meet = Diloco(tiny.reference(), training.outer_learning_rate, training.outer_momentum) if rule == "outer" else None
-    return local_sgd(tiny.reference(), batches, mesh["dp"], microbatches, EVERY, how(training), meet)
+    meet: Meet | None = None
+    if rule == "outer":
+        meet = Diloco(tiny.reference(), training.outer_learning_rate, training.outer_momentum)
+    elif rule in RULES and "gossip" in RULES[rule]:
+        meet = Gossip(rule, mesh["dp"])
+    every = 1 if rule == "ring" else EVERY
+    return local_sgd(tiny.reference(), batches, mesh["dp"], microbatches, every, how(training), meet)
 
 
 def assert_same(found: tuple[list[float], Mapping[str, Tensor]], wanted: Simulated) -> None:
@@ -113,7 +121,10 @@ CASES = [(mesh, "local", "adamw") for mesh in LOCAL] + [(mesh, "stale", "adamw")
 CASES += [("dp2 tp2", "local", kind) for kind in ("clipped", "momentum", "lamb")]
 CASES += [("dp2 pp2", "local", "clipped"), ("pp2", "stale", "clipped"), ("pp4", "stale", "lamb")]
 CASES += [(mesh, "outer", "adamw") for mesh in LOCAL] + [("dp2 pp2", "outer", "slower"), ("dp4", "outer", "clipped")]
+CASES += [("dp4", "ring", "adamw"), ("dp2 pp2", "ring", "lamb"), ("dp2 tp2", "exponential", "adamw")]
+CASES += [("dp4, two microbatches", "exponential", "clipped")]
 QUICK = [*CASES[: len(LOCAL) + len(STALE) : 2], ("dp2 pp2", "local", "clipped"), ("pp4", "stale", "lamb")]
+QUICK += [("dp4", "ring", "adamw"), ("dp4, two microbatches", "exponential", "clipped")]
 QUICK += [("dp2 pp2 interleaved", "outer", "adamw"), ("dp2 pp2", "outer", "slower")]
 
 
@@ -158,6 +169,33 @@ def test_the_outer_state_is_in_a_checkpoint(pool: RankPool, tmp_path: Path, at: 
     """Moments are averaged for it, of the program that goes on, too: so that both go on alike."""
     on, again = pool.run(saved_twice, LOCAL["dp2 pp2"], str(tmp_path / "saved"), at)[0]
     assert on and all(torch.equal(on[name], again[name]) for name in on)
+
+
+def kept(rank: int, world: int, folder: str) -> tuple[list[bool], bool]:
+    """Whether replicas that gossip differ from one another before a checkpoint, and are one after it and loaded."""
+    program = made(LOCAL["dp4"], ADAMW, "ring")
+    program.load_weights(tiny.reference().state_dict())
+    program.step(next(tiny.batches(1)))
+    program.optimizer.step()
+    alike = []
+    for at in ("apart", "saved"):
+        if at == "saved":
+            program.save_checkpoint(folder)
+        mine = torch.cat([h.values.flatten() for h in program.held])
+        alike.append(bool(torch.stack([each.eq(mine).all() for each in every(mine)]).all()))
+    other = made(LOCAL["dp4"], ADAMW, "ring")
+    other.load_checkpoint(folder)
+    return alike, torch.equal(mine, torch.cat([h.values.flatten() for h in other.held]))
+
+
+def every(mine: Tensor) -> list[Tensor]:
+    found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, mine)
+    return found
+
+
+def test_replicas_that_gossip_are_one_in_a_checkpoint(pool: RankPool, tmp_path: Path) -> None:
+    assert pool.run(kept, str(tmp_path / "saved")) == [([False, True], True)] * 4
 
 
 def between(rank: int, world: int, folder: str) -> tuple[Sequence[Mapping[str, Tensor]], bool]:

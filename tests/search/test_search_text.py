@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.errors import AutoplanError
-from autoplan.options import OFFLOADS, SCHEDULES, TENSOR_SYSTEMS, Parallelism
+from autoplan.options import GOSSIP, OFFLOADS, SCHEDULES, TENSOR_SYSTEMS, Parallelism
 from autoplan.report.words import parallelism_parts, parallelism_text
 from autoplan.search.space.one_line import FIELDS, SCHEDULE_WORDS
 from autoplan.search.space.systems import SYSTEMS, read
@@ -37,6 +37,7 @@ from autoplan.search.space.systems import SYSTEMS, read
         ("dp=8, ZeRO-3, 2 replicas", Parallelism(dp=8, zero=3, dp_replicate=2)),
         ("dp=4, replicas averaged every 4 steps", Parallelism(dp=4, local_steps=4)),
         ("dp=4, PowerSGD of rank 2", Parallelism(dp=4, compression="powersgd", compression_rank=2)),
+        ("dp=4, neighbours on a ring graph averaged every step", Parallelism(dp=4, gossip="ring")),
         ("dp=4 powersgd", Parallelism(dp=4, compression="powersgd")),
         ("offload activations, activations of 2 of 4 blocks on the host", Parallelism(offload="activations")),
     ],
@@ -102,9 +103,15 @@ def test_what_a_report_prints_is_read_back(full: Parallelism, left: set[str]) ->
         assert read(", ".join(filter(None, parallelism_parts(given, 8)))) == replace(given, recompute=None)
 
 
-@pytest.mark.parametrize("rank", [None, 2])
-def test_compression_is_read_back(rank: int | None) -> None:
-    given = Parallelism(dp=2, compression="powersgd", compression_rank=rank)
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(Parallelism(dp=2, compression="powersgd", compression_rank=rank) for rank in (None, 2)),
+        *(Parallelism(dp=2, gossip=graph, local_steps=k) for graph in GOSSIP for k in (None, 4)),
+    ],
+    ids=parallelism_text,
+)  # fmt: skip
+def test_steps_of_another_rule_are_read_back(given: Parallelism) -> None:
     assert read(parallelism_text(given)) == given
 
 

@@ -113,6 +113,33 @@ class Diloco:
             put(module, self.begun)
 
 
+class Gossip:
+    """What replicas do on a graph: each one's parameters become the mean of its own and its neighbours', by the graph's
+    matrix of weights (Lian et al. 2017, algorithm 1; of the exponential graph, Ying et al. 2021, one neighbour at a
+    time). Moments stay."""
+
+    def __init__(self, graph: str, replicas: int) -> None:
+        self.graph, self.replicas, self.meetings = graph, replicas, 0
+
+    def weights(self) -> Tensor:
+        """[replicas, replicas]: what each takes of each."""
+        eye = torch.eye(self.replicas, dtype=torch.float64)
+        if self.graph == "ring":
+            near = [eye, eye.roll(1, 1), eye.roll(-1, 1)] if self.replicas > 2 else [eye, eye.roll(1, 1)]
+        else:
+            jumps = [jump for jump in (1, 2, 4, 8) if jump < self.replicas]
+            near = [eye, eye.roll(-jumps[self.meetings % len(jumps)], 1)]
+        return torch.stack(near).mean(0)
+
+    def __call__(self, modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        mixed = self.weights()
+        for parameters in zip(*(m.parameters() for m in modules), strict=True):
+            before = torch.stack([p.detach() for p in parameters])
+            for parameter, row in zip(parameters, mixed, strict=True):
+                parameter.detach().copy_(torch.tensordot(row, before, 1))
+        self.meetings += 1
+
+
 def two_versions(module: nn.Module, batches: Sequence[Batch], how: How = How()) -> Simulated:
     """Gradients at the weights before the last update, applied to the newest."""
     module = copy.deepcopy(module)

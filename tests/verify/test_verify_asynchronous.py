@@ -19,6 +19,7 @@ TRAINING = Training(learning_rate=1e-2, clip_grad_norm=1.0, compile=False)
 LOCAL = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8)
 OUTER = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8, outer_optimizer="nesterov")
 LOW_RANK = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, compression="powersgd", compression_rank=1)
+GOSSIP = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, gossip="ring")
 STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="pipedream-2bw")
 
 
@@ -30,6 +31,7 @@ def planned(parallelism: Parallelism) -> autoplan.Plan:
 
 
 RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDream-2BW's rule")]
+RULES += [(GOSSIP, "gossip's rule, neighbours on the ring graph averaged every step")]
 RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
 
 
@@ -39,7 +41,7 @@ def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str)
     plan = planned(parallelism)
     found = plan.verify()
     assert found.passed and f"equal to one process that follows {said}" in str(found)
-    assert ("averaging every 2 steps in place of 8" in found.note) == parallelism.steps_locally
+    assert ("averaging every 2 steps in place of 8" in found.note) == (parallelism.local_steps == 8)
     assert ("Compressed: " if parallelism.low_rank else "Asynchronous: ") in plan.report(verbose=True)
 
 

@@ -148,7 +148,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     loads, data, intervals = share.loads, share.loads.data, share.intervals
     units = [unit for at in intervals for unit in loads.unit_bytes(at)]
     pairs = [pair for at in intervals for pair in loads.unit_pairs(at)]
-    if data.size > 1 and data.zero == 0 and data.local_steps == 1:
+    if data.size > 1 and data.zero == 0 and not data.alone:
         spent_s, narrower = sum(loads.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
         spent_s -= sum(each.sums_s(share.prices) for each in low_rank_costs(share))
         totals = added(data.by_group(unit) for unit in units)
@@ -162,12 +162,14 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
                 parts=True, padding=padding,
             )  # fmt: skip
         yield from factor_calls(share)
-    elif data.size > 1 and data.local_steps > 1:
+    elif data.size > 1 and data.alone:
+        kind, many = ("all-to-all", data.neighbours) if data.neighbours else ("all-reduce", 1)
         total = int(data.averaged * data.prices.stored * sum(loads.parameter_bytes(at) for at in intervals))
         spent_s = data.local_steps * sum(loads.once_s(at)[0] for at in intervals)
         yield PricedCall(
-            "replicas", "all-reduce", span(share, data.axis), total, 1, spent_s, parts=True, sometimes=True
-        )
+            "replicas", kind, span(share, data.axis), many * total, 1, spent_s, parts=True,
+            sometimes=data.local_steps > 1,
+        )  # fmt: skip
     elif data.shared and data.zero:
         counts = [count for at in intervals for count in loads.unit_gathers(at)]
         scatters = share.microbatches if data.scatters_each else 1
@@ -337,7 +339,9 @@ def unpriced_calls(share: RankShare) -> list[PricedCall]:
     if not isinstance(training, Training):
         return []
     mesh, lowered = share.plan.mesh, share.plan.lowered
+    alone = ("dp",) if share.plan.record.chosen.parallelism.steps_locally else ()
     world = share.plan.span([axis.name for axis in mesh.device_axes])
+    model = share.plan.span([axis.name for axis in mesh.device_axes if axis.name not in alone])
     agreed = 2 * INT64 * (AGREED + mesh.size("dp"))
     found = [
         PricedCall("the agreement before a step", "all-reduce", world, agreed, 1),
@@ -348,14 +352,13 @@ def unpriced_calls(share: RankShare) -> list[PricedCall]:
     if training.optimizer == "lamb":
         sources = {parameter.source for parameter in lowered.parameters}
         found.append(
-            PricedCall("squares of parameters and updates", "all-reduce", world, 2 * FLOAT64 * len(sources), 1)
+            PricedCall("squares of parameters and updates", "all-reduce", model, 2 * FLOAT64 * len(sources), 1)
         )
     if training.clip_grad_norm is not None:
-        found.append(PricedCall("the gradients' norm", "all-reduce", world, FLOAT64, 1))
+        found.append(PricedCall("the gradients' norm", "all-reduce", model, FLOAT64, 1))
     for value in (s.value for s in lowered.constants if s.value.name in lowered.counts):
         size, said = math.prod(value.local_shape) * DTYPE_BYTES[value.type.dtype], f"count of {value.name}"
         size *= mesh.size(MICROBATCH) if training.apart else 1
-        alone = ("dp",) if share.plan.record.chosen.parallelism.steps_locally else ()
         found += [PricedCall(said, "all-reduce", span, size, 1) for span in summed_over(share, value, alone)]
     size = DTYPE_BYTES[lowered.loss.type.dtype]
     found += [PricedCall("the loss", "all-reduce", span, size, 1) for span in summed_over(share, lowered.loss)]

@@ -64,7 +64,7 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
         copies = [call for call in trace.calls if call.name == name and call.during != UPDATE]
         spread(found, total_s, copies, [call.moved for call in copies])
     updates = [c for c in trace.calls if c.during == UPDATE and (c.kind in LAUNCHED or found[c.number])]
-    left_s = update_s(share) - sum(copied_once_s(share))
+    left_s = update_s(share) - sum(copied_once_s(share)) + met_s(share)
     spread(found, left_s, updates, [found[c.number] or roofline_s(share, c) for c in updates])
     topology = share.prices.topology
     factor = straggling(topology.devices // topology.levels[0].size, topology.device)
@@ -237,6 +237,13 @@ def copied_s(share: RankShare) -> Mapping[str, float]:
 def update_s(share: RankShare) -> float:
     """Of the optimizer on a rank, and of the copies beside the collectives once a step."""
     return sum(share.loads.once_s(at)[3] for at in share.intervals)
+
+
+def met_s(share: RankShare) -> float:
+    """Of replicas that meet their neighbours after each update."""
+    data = share.loads.data
+    meets = data.neighbours > 0 and data.local_steps == 1
+    return sum(share.loads.once_s(at)[0] for at in share.intervals) if meets else 0.0
 
 
 def spread(found: list[float], total_s: float, calls: Sequence[Call], weights: Sequence[float]) -> None:

@@ -4,6 +4,6 @@ Order: `accumulation` (which batches the gradients are of), `clip` (the global n
 groups), `lamb` (LAMB), `gathered_optimizer` (optimizers of whole matrices), `optimizer_options` (which optimizers there
 are, and what each takes), `lr_scheduler` (torch's schedulers), `masters` (float32 values beside half-precision
 parameters, and the update on the host, ZeRO-Offload), `optimizer` (the optimizer over this rank's parameters),
-`loss_scaling` (float16's loss scale), `updates` (around each update), `local_sgd` (replicas averaged every few steps),
-`outer_steps` (DiLoCo's outer updates), `weight_stashing` (PipeDream-2BW's two versions).
+`loss_scaling` (float16's loss scale), `updates` (around each update), `local_sgd` (replicas averaged every few steps,
+or with neighbours), `outer_steps` (DiLoCo's outer updates), `weight_stashing` (PipeDream-2BW's two versions).
 """

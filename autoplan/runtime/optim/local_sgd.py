@@ -4,6 +4,16 @@ McMahan et al. 2017 ("Communication-Efficient Learning of Deep Networks from Dec
 SGD Converges Fast and Communicates Little"), Lin et al. 2020 ("Don't Use Large Mini-Batches, Use Local SGD"). What is
 averaged over the data axis is the parameters and the optimizer's moments (Yu et al. 2019 average the momentum, too), so
 that after it the replicas are one model, which a checkpoint can hold.
+
+Under gossip no average of all is taken. Each replica steps, and then takes the mean of its parameters and its
+neighbours' (D-PSGD on a ring: Lian et al. 2017, "Can Decentralized Algorithms Outperform Centralized Algorithms?";
+one neighbour at a time, 1, 2, 4, … places away, so that of 2^k replicas k meetings in a row are the mean of all: Ying
+et al. 2021, "Exponential Graph is Provably Efficient for Decentralized Deep Training"). After a step, of replica i,
+
+    ring         x_i = (x_(i-1) + x_i + x_(i+1)) / 3
+    exponential  x_i = (x_i + x_(i-2^k)) / 2          k = 0, 1, … up to where 2^k reaches the replicas, and again
+
+The optimizer's moments stay each replica's. Before a checkpoint the replicas are averaged, moments too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +25,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from autoplan.ir.buckets import cut
+from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.masters import publish
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
@@ -111,6 +122,46 @@ class LocalSteps:
             for _, value in sorted(state.items()):
                 if isinstance(value, Tensor) and value.is_floating_point() and value.shape == each.updated.shape:
                     yield local(value)
+
+
+class Gossip(LocalSteps):
+    """The means of one rank's replica with its neighbours on a graph.
+
+    graph  "ring" or "exponential"
+    """
+
+    def __init__(
+        self, every: int, held: Sequence[ShardedParameter], axis: MeshAxis, optimizer: Optimizer, graph: str
+    ) -> None:
+        super().__init__(every, held, axis, optimizer)
+        self.graph = graph
+
+    def stepped(self, steps: int) -> None:
+        if steps % self.every == 0:
+            self.meet(steps // self.every - 1)
+
+    def places(self, number: int) -> tuple[int, ...]:
+        """How many places behind this replica those are that it hears from in the meeting of this number."""
+        if self.graph == "ring":
+            return (1, -1) if self.axis.size > 2 else (1,)
+        return (2 ** (number % (self.axis.size - 1).bit_length()),)
+
+    @torch.no_grad()
+    def meet(self, number: int) -> None:
+        """Bucket by bucket, so that no more stands beside the parameters than one and what comes for it."""
+        places = self.places(number)
+        for alike in by_kind([h.values for h in self.held if h.stored.trainable]):
+            for bucket in cut([t.numel() * t.element_size() for t in alike]):
+                tensors = [alike[place] for place in bucket]
+                mean = torch.cat([t.reshape(-1) for t in tensors])
+                arriving = [raw.start_shift(mean, place, self.axis) for place in places]
+                arrived = [raw.wait(each) for each in arriving]
+                for each in arrived:
+                    mean.add_(each)
+                mean.div_(1 + len(places))
+                for tensor, part in zip(tensors, mean.split([t.numel() for t in tensors]), strict=True):
+                    tensor.copy_(part.view_as(tensor))
+        publish(self.held)
 
 
 def by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

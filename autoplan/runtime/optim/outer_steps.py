@@ -18,7 +18,7 @@ from torch.optim import SGD, Optimizer
 
 from autoplan.options import Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.optim.local_sgd import LocalSteps
+from autoplan.runtime.optim.local_sgd import Gossip, LocalSteps
 from autoplan.runtime.optim.masters import publish
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, ProgramSpec
@@ -83,9 +83,11 @@ def local_steps(
     spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis], optimizer: Optimizer
 ) -> LocalSteps | None:
     """None where every step sums the gradients of all."""
-    every = spec.parallelism.local_steps
-    if every is None or every == 1:
+    every, graph = spec.parallelism.local_steps or 1, spec.parallelism.gossip
+    if not spec.parallelism.steps_locally:
         return None
+    if graph is not None:
+        return Gossip(every, held, axes[DATA], optimizer, graph)
     if spec.parallelism.outer_optimizer is None:
         return LocalSteps(every, held, axes[DATA], optimizer)
     return OuterSteps(every, held, axes[DATA], optimizer, spec.training)

@@ -30,10 +30,15 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
     return DataAxis(
         candidate.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, candidate.pp > 1, candidate.offload,
         late=splits(candidate.schedule), local_steps=candidate.local_steps, outer=bool(candidate.outer_optimizer),
-        averaged=1.0 if candidate.outer_optimizer else 1.0 + states,
+        averaged=1.0 if candidate.outer_optimizer or candidate.gossip else 1.0 + states,
         versions=candidate.versions, axis=",".join(axes), wide=candidate.wide, replicas=candidate.dp_replicate,
-        low_rank=candidate.low_rank,
+        low_rank=candidate.low_rank, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
     )  # fmt: skip
+
+
+def neighbours(graph: str, replicas: int) -> int:
+    """Messages that a replica gets at once where it meets its neighbours (``runtime.optim.local_sgd.Gossip``)."""
+    return 0 if not graph else 2 if graph == "ring" and replicas > 2 else 1
 
 
 def parameter_share(data: DataAxis, states: float) -> float:

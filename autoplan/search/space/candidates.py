@@ -48,6 +48,7 @@ class Candidate:
     cp_attention    how attention is split over cp: "heads", "rows" or "ring"; "" without that axis
     dp_replicate    replicas along dp of what ZeRO shards over the rest of it
     versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
+    gossip          the graph on which replicas that step by themselves meet their neighbours; "": all are averaged
     low_rank        of the factors as which gradients go over the data axis (PowerSGD); 0: they are summed whole
     """
 
@@ -72,6 +73,7 @@ class Candidate:
     folds: tuple[str, ...] = ()
     outer_optimizer: str = ""
     low_rank: int = 0
+    gossip: str = ""
 
     @property
     def stages(self) -> int:
@@ -103,7 +105,7 @@ class Candidate:
         shards over them, or of the data axis over the part that one replica has; gradients are summed over them
         together. Replicas that step alone are the data axis' own."""
         data = replicated(self.dp, self.dp_replicate)[1] if self.dp_replicate > 1 else "dp"
-        along = self.cp > 1 and self.local_steps == 1 and CONTEXT not in self.folds
+        along = self.cp > 1 and not (self.local_steps > 1 or self.gossip) and CONTEXT not in self.folds
         return (data, CONTEXT) if along else (data,)
 
     @property
@@ -206,7 +208,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                             pp, outer, tp, rows * folding.data, microbatches, zero, schedule, recompute,
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
                             pinned.local_steps or 1, 1 + pinned.two_versions, folding.data, cp, attention, replicas,
-                            folding.beside, pinned.outer_optimizer or "", pinned.low_rank,
+                            folding.beside, pinned.outer_optimizer or "", pinned.low_rank, pinned.gossip or "",
                         )  # fmt: skip
 
 

@@ -48,7 +48,8 @@ def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
     if isinstance(training, Training):
         raise_first(compressed_training(pinned, training))
     elif pinned.asynchronous:
-        given = "local_steps" if pinned.steps_locally else "compression" if pinned.low_rank else "pipeline_schedule"
+        given = "compression" if pinned.low_rank else "pipeline_schedule"
+        given = "gossip" if pinned.gossip else "local_steps" if pinned.steps_locally else given
         cause = "it says when weights are updated, and a forward alone updates none"
         raise ParallelismError(f"{given}={getattr(pinned, given)!r} with Inference()", cause, "leave it out")
 
@@ -105,6 +106,7 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
     """What replicas that step by themselves, and what two versions of the weights, can't go with."""
     locally, two = pinned.steps_locally, pinned.two_versions
     what = f"local_steps={pinned.local_steps}" if locally else f"pipeline_schedule={pinned.pipeline_schedule!r}"
+    what = f"gossip={pinned.gossip!r}" if pinned.gossip else what
     weights = "ranks whose weights differ" if locally else "a second version of the weights"
     yield (
         pinned.zero, f"{what} with zero={pinned.zero}", f"fully_shard keeps one version of each weight, not {weights}",
@@ -119,6 +121,10 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
     yield (
         pinned.outer_optimizer and not locally, f"outer_optimizer={pinned.outer_optimizer!r} without local_steps",
         "it updates by what replicas have changed in several steps", "give local_steps=50, say",
+    )  # fmt: skip
+    yield (
+        pinned.outer_optimizer and pinned.gossip, f"{what} with outer_optimizer={pinned.outer_optimizer!r}",
+        "neighbours have no beginning in common that it could update", "use one or the other",
     )  # fmt: skip
     yield two and pinned.pp == 1, f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more"
 
@@ -141,7 +147,7 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         "what the factors leave out lies beside the gradients, on the device", "leave offload out",
     )  # fmt: skip
     yield (
-        pinned.steps_locally, f"{what} with local_steps={pinned.local_steps}",
+        pinned.steps_locally, f"{what} with local_steps={pinned.local_steps} or gossip={pinned.gossip!r}",
         "replicas that step by themselves sum no gradients", "use one or the other",
     )  # fmt: skip
     yield (

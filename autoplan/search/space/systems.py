@@ -49,6 +49,11 @@ def diloco(cluster: ClusterSpec) -> Parallelism:
     return replace(local_sgd(cluster), local_steps=OUTER_STEPS, outer_optimizer="nesterov")
 
 
+def gossip(cluster: ClusterSpec) -> Parallelism:
+    """A replica on each device, in each step averaged with one other (Lian et al. 2017; Ying et al. 2021)."""
+    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, gossip="exponential")
+
+
 def powersgd(cluster: ClusterSpec) -> Parallelism:
     """Plain data parallel, gradients as two factors of low rank (Vogels et al. 2019)."""
     return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, compression="powersgd")
@@ -130,12 +135,13 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "local-sgd": local_sgd,
     "diloco": diloco,
     "pipedream-2bw": pipeline("pipedream-2bw"),
+    "gossip": gossip,
     "powersgd": powersgd,
 }
 
 LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
 OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
-ASYNCHRONOUS = ("local-sgd", "diloco", "pipedream-2bw", "powersgd")
+ASYNCHRONOUS = ("local-sgd", "diloco", "pipedream-2bw", "gossip", "powersgd")
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 
 CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor parallel in the node", "tensor-parallel"))

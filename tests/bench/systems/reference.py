@@ -20,7 +20,7 @@ from autoplan.verify.reference import train_eagerly
 from tests.bench.systems.mixed import Steps
 from tests.bench.systems.ranks import Batch, FirstSteps, run
 from tests.support import zoo
-from tests.support.asynchronous import Diloco, How, Simulated, local_sgd, two_versions
+from tests.support.asynchronous import Diloco, Gossip, How, Meet, Simulated, local_sgd, two_versions
 from tests.support.compressed import boxes_of, powersgd
 from tests.support.planning import parallelize_unproved
 
@@ -88,12 +88,13 @@ class References:
         chosen = plan.record.chosen
         if chosen.parallelism.low_rank:
             return powersgd(module.double(), batches, boxes_of(plan), how)
-        if chosen.parallelism.local_steps is None:
+        if not chosen.parallelism.steps_locally:
             return two_versions(module.double(), batches, how)
-        replicas, every = chosen.parallelism.dp, chosen.parallelism.local_steps
+        replicas, every = chosen.parallelism.dp, chosen.parallelism.local_steps or 1
         assert replicas is not None
         module = module.double()
-        meet = Diloco(module) if chosen.parallelism.outer_optimizer else None
+        meet: Meet | None = Diloco(module) if chosen.parallelism.outer_optimizer else None
+        meet = Gossip(chosen.parallelism.gossip, replicas) if chosen.parallelism.gossip else meet
         return local_sgd(module, batches, replicas, chosen.microbatches, every, how, meet)
 
     def wide(self, model: str) -> Steps:
