@@ -4,7 +4,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from autoplan.cost.prices import Prices
+from autoplan.ir.buckets import bucket_bytes
 from autoplan.ir.mesh import replicated, whole_axis
 from cost_models.hardware import Host
 
@@ -261,6 +264,19 @@ class DataShares:
     def offloads(self) -> bool:
         """Whether the host keeps the optimizer's states, and updates."""
         return self.offload in ("optimizer", "parameters")
+
+    def beside_update(self, parameters: np.ndarray) -> np.ndarray:
+        """[segments] bytes that stand where the optimizer updates, or right before or after it: gradients on their way
+        to their shards; or of replicas that meet a bucket, and what comes for it.
+
+        parameters  bytes of each segment's, trained ones
+        """
+        if not self.prices.training:
+            return 0.0 * parameters
+        if self.alone:
+            bucket = bucket_bytes(self.prices.stored * float(parameters.sum()))
+            return np.full_like(parameters, (1 + max(self.neighbours, 1)) * bucket)
+        return parameters * (self.prices.stored if self.zero else 0.0)
 
     @property
     def gathered_segments(self) -> tuple[float, float]:

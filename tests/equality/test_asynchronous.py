@@ -1,4 +1,4 @@
-"""Local SGD, DiLoCo and PipeDream-2BW equal a single process that follows their rule, in float64."""
+"""Local SGD, DiLoCo, gossip, PowerSGD and PipeDream-2BW equal a single process by their rule, in float64."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.variants import in_float64
 from tests.support import asynchronous, zoo
 from tests.support.asynchronous import Batch, Rule, Simulated
+from tests.support.compressed import boxes_of, powersgd
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import sampled
 
@@ -99,6 +100,34 @@ def test_outer_updates_equal_their_simulation(pool: RankPool, model: str, mesh: 
         return asynchronous.local_sgd(module, batches, LOCAL[mesh]["dp"], microbatches, 2, meet=meet)
 
     check(pool, plan, model, rule)
+
+
+NEIGHBOURS = [("gpt2", "dp4", "ring"), ("llama", "dp2 tp2", "exponential"), ("bert", "dp2 pp2", "ring")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "mesh", "graph"), sampled(NEIGHBOURS, NEIGHBOURS[:1]))
+def test_replicas_that_gossip_equal_their_simulation(pool: RankPool, model: str, mesh: str, graph: str) -> None:
+    plan = planned(model, Parallelism(**LOCAL[mesh], zero=0, gossip=graph))
+    assert plan.parallelism.gossip == graph
+    replicas, microbatches = LOCAL[mesh]["dp"], plan.record.chosen.microbatches
+    meet = asynchronous.Gossip(graph, replicas)
+    rule = partial(asynchronous.local_sgd, replicas=replicas, microbatches=microbatches, every=1, meet=meet)
+    check(pool, plan, model, rule)
+
+
+FACTORS = [("llama", "dp2 tp2"), ("gpt2", "dp4"), ("bert", "dp2 pp2")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "mesh"), sampled(FACTORS, FACTORS[:1]))  # whose shards are matrices by themselves
+def test_compressed_gradients_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
+    plan = planned(model, Parallelism(**LOCAL[mesh], zero=0, compression="powersgd", compression_rank=1))
+    assert "PowerSGD of rank 1" in plan.report()
+    boxes = boxes_of(plan)
+    assert len(boxes) > len({box.name for box in boxes}) or mesh != "dp2 tp2"
+    how = asynchronous.How()
+    check(pool, plan, model, lambda module, batches: powersgd(module, batches, boxes, how))
 
 
 @pytest.mark.slow

@@ -89,6 +89,7 @@ def random_price(random: np.random.Generator, message: float = 1.0) -> BlockCost
         summed_axes=((), ()),
         trained=(True, False),
         moves=(),
+        parameter_shapes=((parameters // 4,), (kept // 12,)),
     )
 
 

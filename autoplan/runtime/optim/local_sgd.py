@@ -149,19 +149,21 @@ class Gossip(LocalSteps):
     @torch.no_grad()
     def meet(self, number: int) -> None:
         """Bucket by bucket, so that no more stands beside the parameters than one and what comes for it."""
-        places = self.places(number)
         for alike in by_kind([h.values for h in self.held if h.stored.trainable]):
             for bucket in cut([t.numel() * t.element_size() for t in alike]):
-                tensors = [alike[place] for place in bucket]
-                mean = torch.cat([t.reshape(-1) for t in tensors])
-                arriving = [raw.start_shift(mean, place, self.axis) for place in places]
-                arrived = [raw.wait(each) for each in arriving]
-                for each in arrived:
-                    mean.add_(each)
-                mean.div_(1 + len(places))
-                for tensor, part in zip(tensors, mean.split([t.numel() for t in tensors]), strict=True):
-                    tensor.copy_(part.view_as(tensor))
+                self.mix([alike[place] for place in bucket], self.places(number))
         publish(self.held)
+
+    def mix(self, tensors: Sequence[Tensor], places: Sequence[int]) -> None:
+        """The mean of these with what replicas so many places behind have of them."""
+        mean = torch.cat([t.reshape(-1) for t in tensors])
+        arriving = [raw.start_shift(mean, place, self.axis) for place in places]
+        arrived = [raw.wait(each) for each in arriving]
+        for each in arrived:
+            mean.add_(each)
+        mean.div_(1 + len(places))
+        for tensor, part in zip(tensors, mean.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
 
 def by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -72,16 +72,16 @@ class LowRankSums:
     def sum_up(self) -> None:
         """Gives every parameter its gradient; one that no rank had a gradient of stays without, and keeps its error."""
         matrices = [error.view(size) for error, size in zip(self.errors, self.sizes, strict=True)]
-        gradients, rights = [h.parameter.grad for h in self.held], self.rights
+        missing, rights = any(h.parameter.grad is None for h in self.held), self.rights
         self.had.fill_(1)
-        for place, gradient in enumerate(gradients):
-            if gradient is None:
+        for place, held in enumerate(self.held):
+            if held.parameter.grad is None:
                 self.had[place] = 0
             else:
-                self.errors[place].add_(gradient)
-            torch.mm(matrices[place], self.rights[place], out=self.lefts[place])
+                self.errors[place].add_(held.parameter.grad)
+                held.parameter.grad = None  # its memory is that of what comes in its place
+            torch.mm(matrices[place], rights[place], out=self.lefts[place])
         dist.all_reduce(self.sent, group=self.group)
-        missing = any(gradient is None for gradient in gradients)
         had = self.had.tolist() if missing else [1] * len(self.held)  # read where it matters: a device stops for it
         self.orthonormalise()
         before = [right.clone() for right in rights] if missing else rights

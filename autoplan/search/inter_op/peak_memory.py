@@ -74,7 +74,7 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
         moments = [with_messages(moment, ahead) for moment in running(loads, stages, rank, parts)]
         alone, unit = (
             max(float(column[s.first : s.last].max()) for s in stages)
-            for column in (loads.alone, loads.chain.parameters)
+            for column in (loads.alone if data.zero else account.alone, loads.chain.parameters)
         )
         update = 0.0 if data.offloads else max((total - elsewhere) * account.update_share, alone)
         moments.append(Moment((total - elsewhere) * data.optimizer_share, 0.0, update))

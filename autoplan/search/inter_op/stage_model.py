@@ -89,14 +89,14 @@ class StageModel:
         """What each segment adds to its rank's memory."""
         chain, data, candidate = self.chain, self.data, self.candidate
         unkept = np.maximum(chain.inputs - chain.kept_inputs, 0.0)
-        reduced = chain.parameters * (data.prices.stored if data.zero and data.prices.training else 0.0)
+        beside = data.beside_update(chain.parameters)
         ties, others = chain.held.ties, chain.held_frozen.ties
-        beside, beside_ties = left_out(data, chain.held)
+        left, left_ties = left_out(data, chain.held)
         return SegmentBytes(
             parameters=chain.parameters,
             elsewhere=chain.elsewhere,
             bucketed=chain.held.bucketed(data),
-            frozen=chain.frozen + beside,
+            frozen=chain.frozen + left,
             kept=chain.kept,
             inputs=chain.inputs,
             selective=chain.selective,
@@ -104,13 +104,13 @@ class StageModel:
             constants=chain.constants,
             working=chain.working,
             gathered=gathered_bytes(data, chain),
-            alone=np.maximum(self.alone, reduced),
+            alone=np.maximum(self.alone, beside),
             message=np.append(0.0, np.maximum(chain.inputs[1:], chain.outputs[:-1])),
             unkept=np.append(0.0, unkept[1:]),
             repeated=chain.repeated,
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
-            ties_frozen=(*beside_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
+            ties_frozen=(*left_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
             messages=2
             + most_sending(candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages),
             state_share=data.parameter_share + data.states_share(self.states),
