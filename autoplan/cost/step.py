@@ -149,7 +149,18 @@ def timeline(
     step_s = line.step_s if sharing.gain == 1 else shared_step_seconds(*times, sharing, **further)
     spent_s = sum(line.busy_s) + sum(line.waits_s)
     idle = 1 - spent_s / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
-    return replace(line, step_s=step_s, bubble_fraction=max(0.0, idle))
+    ends_s = line.ends_s if sharing.gain == 1 else ()
+    return replace(line, step_s=step_s, bubble_fraction=max(0.0, idle), ends_s=ends_s)
+
+
+def after_line_s(line: Timeline, sums_s: Sequence[float], updates_s: Sequence[float]) -> float:
+    """Seconds from a timeline's end to the step's: each rank sums gradients once it is done itself, and all update
+    when the last one has.
+
+    sums_s, updates_s  of each pipeline rank
+    """
+    ends_s = line.ends_s or [line.step_s] * len(sums_s)
+    return max(end_s + sum_s for end_s, sum_s in zip(ends_s, sums_s, strict=True)) - line.step_s + max(updates_s)
 
 
 def timeline_runs(

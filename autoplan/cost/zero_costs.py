@@ -1,7 +1,7 @@
 """What sharing the states over a data axis takes (ZeRO), in seconds."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost.zero_shares import DataShares, Held, by_axes, joined
@@ -114,25 +114,47 @@ class DataAxis(DataShares):
             return self.prices.accumulate_s(parameter_bytes / self.size, self.prices.stored)
         return self.prices.accumulate_s(parameter_bytes)
 
-    def once_s(self, sizes: Iterable[Held], forward_s: float, backward_s: float) -> tuple[float, float]:
+    def once_s(
+        self, sizes: Sequence[Held], forward_s: float, backward_s: float, opens: Sequence[tuple[float, float]] = ()
+    ) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.
 
         sizes  bytes of each segment's parameters
+        opens  of the stage that opens a pipeline the (forward, backward) from each of these segments to the next
         """
         if not self.shared and self.offload != "parameters":
             return 0.0, 0.0
-        counted = Counter(tuple(by_axes(held).items()) for held in sizes)
-        alike = [(dict(held), count) for held, count in counted.items()]
         if self.zero == 0:
-            return self.summed_s([(self.by_group(held), count) for held, count in alike], backward_s)
-        gather_s = sum(count * self.gather_s(held) for held, count in alike) if self.zero < 3 else 0.0
-        scatter_s = 0.0
-        if not self.scatters_each:
-            scatter_s = sum(n * (self.scatter_s(held) + self.fetched_s(held)) for held, n in alike)
-        if self.replicas > 1:
-            scatter_s += sum(n * self.replicas_s(held) for held, n in alike)
-        hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(0.0 if self.late else backward_s, scatter_s)
-        return gather_s + scatter_s, hidden_s
+            counted = Counter(tuple(by_axes(held).items()) for held in sizes)
+            return self.summed_s([(self.by_group(dict(held)), count) for held, count in counted.items()], backward_s)
+        (gather_s, ahead_s), (scatter_s, back_s) = self.sharded_once_s(sizes, forward_s, backward_s, opens)
+        return gather_s + scatter_s, ahead_s + back_s
+
+    def sharded_once_s(
+        self, sizes: Sequence[Held], forward_s: float, backward_s: float, opens: Sequence[tuple[float, float]] = ()
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The same of what fully_shard gathers once a step, and of the gradients that it scatters once. Stages hide
+        both under one another's compute, but for the one that opens a pipeline, for which all wait: there a segment's
+        gather hides under the segment before it, and so does its scatter, so that the first's are in the open."""
+        counted = Counter(tuple(by_axes(held).items()) for held in sizes)
+        spent_s = {key: (self.gathered_once_s(dict(key)), self.scattered_once_s(dict(key))) for key in counted}
+        gather_s, scatter_s = (sum(n * spent_s[key][way] for key, n in counted.items()) for way in (0, 1))
+        beside = [(forward_s, backward_s, gather_s, scatter_s)]
+        if opens:
+            each = [spent_s[tuple(by_axes(held).items())] for held in sizes]
+            beside = [(*times_s, *unit_s) for times_s, unit_s in zip(opens, each[1:], strict=False)]
+        ahead_s = sum(self.hidden_s(f, gather) for f, _, gather, _ in beside)
+        back_s = 0.0 if self.late else sum(self.hidden_s(b, scatter) for _, b, _, scatter in beside)
+        return (gather_s, ahead_s), (scatter_s, back_s)
+
+    def gathered_once_s(self, held: Held) -> float:
+        """Of a segment's parameters what is gathered once a step."""
+        return self.gather_s(held) if self.zero < 3 else 0.0
+
+    def scattered_once_s(self, held: Held) -> float:
+        """Of its gradients what is scattered, and what is summed across replicas, once a step."""
+        scatter_s = 0.0 if self.scatters_each else self.scatter_s(held) + self.fetched_s(held)
+        return scatter_s + (self.replicas_s(held) if self.replicas > 1 else 0.0)
 
     def summed_s(
         self, sizes: Sequence[tuple[Mapping[str, float], int]], backward_s: float

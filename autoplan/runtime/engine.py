@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import Keywords, StageModule
 from autoplan.runtime.parallel.zero import before_microbatch
 from autoplan.runtime.pipeline.order import rank_actions
-from autoplan.runtime.pipeline.stage import Message, PipelineStage
+from autoplan.runtime.pipeline.stage import Message, PipelineStage, Reductions
 from autoplan.runtime.pipeline.stage_messages import Edge, Exchange
 from autoplan.runtime.program_spec import ProgramSpec
 from cost_models.pipeline.order import Action
@@ -59,7 +59,7 @@ class PipelineEngine:
         self.modules, self.axis, self.device = stages, axis, device
         self.actions = rank_actions(spec, axis.rank)
         self.exchange = Exchange(spec, axis, device, groups)
-        self.unreduced: deque[Callable[[], None]] = deque()
+        self.unreduced: Reductions = deque()
         self.stages = {stage.number: PipelineStage(spec, stage, self.unreduced) for stage in stages}
         self.no_loss = torch.zeros((), dtype=spec.activation_dtype(spec.lowered.loss.type), device=device)
 
@@ -92,9 +92,12 @@ class PipelineEngine:
 
     def reduce(self, left: int) -> None:
         """A share of the reductions that wait, so that the last are done before the last of ``left`` further actions,
-        beside whose compute they run."""
-        for _ in range(-(-len(self.unreduced) // max(1, left))):
-            self.unreduced.popleft()()
+        beside whose compute they run; stages take turns, for compute waits between two of one stage."""
+        for _ in range(-(-sum(map(len, self.unreduced)) // max(1, left))):
+            units = self.unreduced.popleft()
+            units.popleft()()
+            if units:
+                self.unreduced.append(units)
 
     def act(self, action: Action, received: Message, keywords: Keywords) -> Message:
         """Runs an action on what it reads; what the next stage, or the one before, is to read."""

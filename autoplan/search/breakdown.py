@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autoplan.cost.step import timeline_runs
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
-from autoplan.search.evaluate import Evaluated, once_s, scheduled
+from autoplan.search.evaluate import Evaluated, once_of_ranks, once_s, scheduled
 from autoplan.search.repriced import repriced
 
 COMPUTE, WAIT, BUBBLE, UPDATE = "compute", "collectives", "bubble", "update"
@@ -62,7 +62,7 @@ class Breakdown:
 def breakdown(record: PlanRecord) -> Breakdown:
     """The step of a plan, from the prices that the search compared."""
     _, found = repriced(record)
-    line, spent_s = found.timeline, once_s(found.loads, found.stages)
+    line, spent_s = found.timeline, once_s(found.loads, found.stages, found.timeline)
     whole_s = line.step_s + spent_s
     scale = found.step_s / whole_s if whole_s else 1.0  # the slowest of many nodes
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -102,14 +102,16 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
 
 
 def ending(found: Evaluated) -> Iterator[tuple[tuple[str, str], float]]:
-    """What follows the last backward, on the pipeline rank where it takes longest."""
+    """What follows the last backward: sums by their axes as on the pipeline rank that has most of them, the update."""
     pp, stages, loads = found.candidate.pp, found.stages, found.loads
-    each = [loads.at(k).once_s((s.first, s.last)) for k, s in enumerate(stages)]
-    ranks = [tuple(map(sum, zip(*each[rank::pp], strict=True))) for rank in range(pp)]
-    spent_s, hidden_s, summed_s, local_s = max(ranks, key=lambda r: r[0] - r[1] + r[2] + r[3])
-    yield (WAIT, loads.data.axis), spent_s - hidden_s
-    yield (WAIT, "tp"), summed_s
-    yield (UPDATE, ""), local_s
+    sums_s, updates_s = once_of_ranks(loads, stages)
+    most = max(range(pp), key=sums_s.__getitem__)
+    tensor_s = sum(loads.at(k).once_s((s.first, s.last))[2] for k, s in enumerate(stages) if k % pp == most)
+    waited_s = once_s(loads, stages, found.timeline) - max(updates_s)
+    beside_s = waited_s * tensor_s / sums_s[most] if tensor_s else 0.0
+    yield (WAIT, loads.data.axis), waited_s - beside_s
+    yield (WAIT, "tp"), beside_s
+    yield (UPDATE, ""), max(updates_s)
 
 
 def spans_of(found: Evaluated, scale: float) -> tuple[tuple[Span, ...], ...]:

@@ -11,12 +11,12 @@ import numpy as np
 
 from autoplan.cost import Timeline, timeline
 from autoplan.cost.interleaved import is_interleaved
-from autoplan.cost.step import Sharing, sharing_of, straggling
+from autoplan.cost.step import Sharing, after_line_s, sharing_of, straggling
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.options import Inference, Training
 from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
-from autoplan.search.candidate_costs import CandidateCosts, exposed
+from autoplan.search.candidate_costs import CandidateCosts, exposed, shared_once_s
 from autoplan.search.inter_op.byte_prices import EASING, duals, host_price, steep
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, backwards_of, pieces_of, unties
 from autoplan.search.inter_op.interleaved import ChunkCuts, DivisionSearch, evenly
@@ -317,7 +317,7 @@ class Evaluator:
         """The same of a schedule that gives a rank several stages, or splits the backward."""
         start, candidate = time.perf_counter(), loads.candidate
         gain = sharing_of(self.operators.topology.device, candidate.pp, candidate.stage_devices).gain
-        once = exposed(*loads.once_s((0, len(loads.chain)))) / candidate.pp
+        once = shared_once_s(loads) / candidate.pp
         left_s = limit_s / self.costs.slowdown - once
         pieces = pieces_of(loads, memory_limit)
         start_at = None if other is None else Division.of(other.stages)
@@ -333,7 +333,7 @@ class Evaluator:
     def bound_s(self, loads: StageModel, point: IntraOpPlan, schedule_s: float) -> float:
         """Seconds of a step by a bound on its schedule. What happens once a step takes at least an even share of what
         it takes for the whole chain."""
-        once_s = min(exposed(*own.once_s((0, len(own.chain)))) for own in loads.ranks or (loads,))
+        once_s = min(map(shared_once_s, loads.ranks or (loads,)))
         return (schedule_s + once_s / loads.candidate.pp) * self.costs.slowdown * (1 - point.gap)
 
     def chunks(self, pieces: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
@@ -359,11 +359,11 @@ class Evaluator:
 def finish(
     candidate: Candidate, point: IntraOpPlan, loads: StageModel, stages: tuple[StageChoice, ...], bound_s: float = 0.0
 ) -> Evaluated:
-    """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
+    """Runs the schedule, and adds what happens once a step."""
     topology, line = loads.data.prices.topology, timeline(*scheduled(loads, stages))
     memory = loads.memory_of(stages)
     nodes = topology.devices // topology.levels[0].size
-    step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
+    step_s = (line.step_s + once_s(loads, stages, line)) * straggling(nodes, topology.device)
     return Evaluated(candidate, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
 
 
@@ -385,8 +385,14 @@ def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArgum
     )
 
 
-def once_s(loads: StageModel, stages: tuple[StageChoice, ...]) -> float:
-    """Seconds after the last backward that nothing hides: reductions and the update, on the slowest rank."""
+def once_s(loads: StageModel, stages: Sequence[StageChoice], line: Timeline) -> float:
+    """Seconds after the last backward that nothing hides: reductions and the update."""
+    return after_line_s(line, *once_of_ranks(loads, stages))
+
+
+def once_of_ranks(loads: StageModel, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
+    """Of each pipeline rank (what nothing hides of its collectives once a step, its update)."""
     ranks = loads.candidate.pp
-    spent = [exposed(*loads.at(k).once_s((s.first, s.last))) for k, s in enumerate(stages)]
-    return max(sum(spent[rank::ranks]) for rank in range(ranks))
+    each = [loads.at(k).once_s((s.first, s.last)) for k, s in enumerate(stages)]
+    spent_s = [exposed(*times[:3], 0.0) for times in each]
+    return [sum(spent_s[r::ranks]) for r in range(ranks)], [sum(t[3] for t in each[r::ranks]) for r in range(ranks)]

@@ -35,7 +35,7 @@ def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predict
 def bubble_of(found: Evaluated) -> float:
     """The share of a step that ranks wait in the pipeline's bubble: a part of the schedule, not of what follows it."""
     line = found.timeline
-    whole_s = line.step_s + once_s(found.loads, found.stages)
+    whole_s = line.step_s + once_s(found.loads, found.stages, line)
     return line.bubble_fraction * line.step_s / whole_s if whole_s else 0.0
 
 

@@ -19,7 +19,7 @@ from cost_models.arithmetic import Number, maximum
 from cost_models.pipeline.closed_form import bottleneck_of
 from cost_models.pipeline.flow import run_1f1b, run_gpipe
 from cost_models.pipeline.order import KINDS, Action, in_flight, orders
-from cost_models.pipeline.schedule import ASYNCHRONOUS, check, staleness, weight_versions
+from cost_models.pipeline.schedule import ASYNCHRONOUS, SPLIT, check, staleness, weight_versions
 from cost_models.pipeline.times import Times, pipeline_times
 
 AHEAD = 1
@@ -36,6 +36,7 @@ class Timeline:
     in_flight        for each rank, the most activations that it holds at once, each of one microbatch on one stage
     busy_s           for each rank, the time it computes
     waits_s          for each border between stages, how long its messages' readers wait for one on its way, both ways
+    ends_s           for each rank, when its last action ends; empty where the first rank is the last to end
     weight_versions  for each rank, the versions of its weights that it holds
     staleness        for each rank, by how many updates a gradient's weights are older than those that it changes
     """
@@ -45,6 +46,7 @@ class Timeline:
     in_flight: tuple[int, ...]
     busy_s: tuple[Number, ...]
     waits_s: tuple[Number, ...] = ()
+    ends_s: tuple[Number, ...] = ()
     weight_versions: tuple[int, ...] = ()
     staleness: tuple[int, ...] = ()
 
@@ -91,7 +93,7 @@ def simulate(
     """
     times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
     check(schedule, times.ranks, microbatches, virtual_stages)
-    step_s, waits_s = _step_s(times, microbatches, ahead)
+    step_s, waits_s, ends_s = _step_s(times, microbatches, ahead)
     whole = times.backward
     busy_s = tuple(
         microbatches * (times.of_rank(times.forward, rank) + times.of_rank(whole, rank)) for rank in range(times.ranks)
@@ -102,6 +104,7 @@ def simulate(
         in_flight(schedule, times.ranks, microbatches, virtual_stages),
         busy_s,
         waits_s,
+        ends_s,
         weight_versions(schedule, times.ranks),
         staleness(schedule, times.ranks),
     )
@@ -114,16 +117,16 @@ def _idle(busy_s: Number, step_s: Number) -> Number:
     return max(0.0, 1 - busy_s / step_s) if step_s > 0 else 0.0
 
 
-def _step_s(times: Times, microbatches: int, ahead: int) -> tuple[Number, tuple[Number, ...]]:
-    """(seconds, those that each border's readers wait), by the quickest way that there is."""
+def _step_s(times: Times, microbatches: int, ahead: int) -> tuple[Number, tuple[Number, ...], tuple[Number, ...]]:
+    """(seconds, those that each border's readers wait, when ranks end), by the quickest way that there is."""
     if times.schedule in ASYNCHRONOUS:
-        return microbatches * bottleneck_of(times), ()
+        return microbatches * bottleneck_of(times), (), ()
     if times.schedule in ("gpipe", "1f1b") and not times.batched:
         quick = run_gpipe if times.schedule == "gpipe" else run_1f1b
         parts = (times.forward, times.backward, times.send, times.back)
         forward, backward, send, back = (np.asarray(part, dtype=float) for part in parts)
         step_s, waits_s = quick(forward, backward, send, back, microbatches, ahead)
-        return step_s, tuple(waits_s.tolist())
+        return step_s, tuple(waits_s.tolist()), ()
     rows = orders(times.schedule, times.ranks, microbatches, times.chunks)
     ends, waited = _play(times, rows, microbatches, ahead)
     waits: list[Number] = [0.0] * times.stages  # the last is of what reads no message: nothing
@@ -131,7 +134,8 @@ def _step_s(times: Times, microbatches: int, ahead: int) -> tuple[Number, tuple[
         for (stage, kind, _), wait_s in zip(acts, each_s, strict=True):
             border = stage - 1 if KINDS[kind] == "F" else stage
             waits[border] = waits[border] + wait_s
-    return maximum(*(done[-1] for done in ends)), tuple(waits[:-1])
+    ends_s = tuple(done[-1] for done in ends)
+    return maximum(*ends_s), tuple(waits[:-1]), ends_s if times.schedule in SPLIT else ()
 
 
 def runs(

@@ -10,7 +10,7 @@ import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import DataAxis, Operator, Prices, operators_of
 from autoplan.cost.operators.operator_seconds import local_factors, matmul_extents
-from autoplan.cost.step import held_microbatches, optimizer_passes, optimizer_states
+from autoplan.cost.step import after_line_s, held_microbatches, optimizer_passes, optimizer_states, timeline
 from autoplan.ir.buckets import LEAST_BYTES, bucket_bytes
 from autoplan.ir.graph import Block, Node, Ref, Typed
 from autoplan.ir.layout import I, Layout, P, R, S, State
@@ -23,6 +23,7 @@ from autoplan.search.inter_op.data_shares import neighbours
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
 from cost_models.compute import many_kernels_seconds, matmul_seconds, memory_bound_seconds
 from cost_models.memory import OPTIMIZERS
+from cost_models.pipeline.shared import Sharing
 from tests.support.hand_made import f32, llama
 
 MESH = Mesh.of(dp=2, tp=4, mb=2)
@@ -286,6 +287,28 @@ def test_gradients_of_a_split_backward_are_scattered_in_the_open() -> None:
     (spent_s, hidden_s), (same_s, less_s) = (data.once_s([1e8], 1.0, 1.0) for data in (whole, split))
     assert spent_s == same_s and hidden_s > less_s
     assert hidden_s - less_s == pytest.approx(whole.hidden_s(1.0, whole.scatter_s(1e8)))
+
+
+def test_the_stage_that_opens_a_pipeline_gathers_and_scatters_its_first_segment_in_the_open() -> None:
+    data, sizes = DataAxis(1, 2, prices(), piped=True), [1e8, 3e8, 2e8]
+    opens = [(1e-4, 1.0), (1.0, 1.0), (1.0, 1.0)]  # a lookup hides nothing of the gather behind it
+    spent_s, hidden_s = data.once_s(sizes, 2.0, 3.0, opens)
+    ahead_s = data.hidden_s(1e-4, data.gather_s(3e8)) + data.hidden_s(1.0, data.gather_s(2e8))
+    back_s = sum(data.hidden_s(1.0, data.scatter_s(size)) for size in sizes[1:])
+    assert spent_s == data.once_s(sizes, 2.0, 3.0)[0]
+    assert hidden_s == pytest.approx(ahead_s + back_s) and hidden_s < data.once_s(sizes, 2.0, 3.0)[1]
+
+
+def test_ranks_sum_gradients_once_they_are_done_and_update_when_all_have() -> None:
+    forward_s, weights_s = [1.0, 1.0, 1.0, 0.5], [2.0, 1.0, 1.0, 0.5]
+    line = timeline("zero-bubble", forward_s, [2.0] * 4, [0.0] * 3, 8, Sharing(1, 1.0), weights_s=weights_s)
+    assert line.step_s == max(line.ends_s) > min(line.ends_s)
+    first = line.ends_s.index(min(line.ends_s))
+    lead_s = line.step_s - line.ends_s[first]
+    sums_s = [lead_s + 0.5 if rank == first else 0.0 for rank in range(4)]
+    assert after_line_s(line, sums_s, [0.0, 0.0, 0.25, 0.0]) == pytest.approx(0.75)
+    whole = timeline("1f1b", [1.0] * 4, [2.0] * 4, [0.0] * 3, 8, Sharing(1, 1.0))
+    assert after_line_s(whole, [1.0, 0.0, 0.0, 2.0], [0.5] * 4) == 2.5
 
 
 def test_what_is_sent_together_is_copied_together() -> None:

@@ -132,6 +132,8 @@ def test_runs_are_those_of_the_timeline(pipeline):
     arguments, more = pipeline
     timeline, lines = simulate(*arguments, **more), runs(*arguments, **more)
     assert timeline.step_s == pytest.approx(max(run.end_s for line in lines for run in line))
+    last_s = [line[-1].end_s for line in lines]
+    assert timeline.ends_s == pytest.approx(last_s) if timeline.ends_s else max(last_s) == pytest.approx(last_s[0])
     ends = {run.action: run.end_s for line in lines for run in line}
     for rank, line in enumerate(lines):
         assert [run.action for run in line] == list(

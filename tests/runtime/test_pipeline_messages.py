@@ -6,12 +6,14 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoplan.runtime.engine import PipelineEngine
 from autoplan.runtime.pipeline.order import reads_from, sends_to
 from cost_models.pipeline import ROUNDS, simulate
 from cost_models.pipeline.order import Action, actions, most_sending
@@ -194,3 +196,16 @@ def test_messages_are_read_in_the_order_in_which_they_are_sent(setting) -> None:
                 edge = giver % ranks, action.stage % ranks, action.stage > giver, max(giver, action.stage) % ranks == 0
                 read.setdefault(edge, []).append(action)
     assert sent == read
+
+
+def test_reductions_of_one_stage_are_dealt_out_apart() -> None:
+    """fully_shard has compute wait between two of one stage."""
+    engine, done = object.__new__(PipelineEngine), list[str]()
+    engine.unreduced = deque(deque(partial(done.append, f"{stage}{unit}") for unit in range(3)) for stage in "ab")
+    counts = []
+    for left in (3, 2, 1, 0):
+        before = len(done)
+        engine.reduce(left)
+        counts.append(len(done) - before)
+    assert counts == [2, 2, 2, 0]
+    assert done == ["a0", "b0", "a1", "b1", "a2", "b2"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import starmap
 
 from autoplan.cost.step import straggling
 from autoplan.cost.zero_shares import Held
@@ -196,8 +195,10 @@ def slowed_once(share: RankShare) -> Mapping[str, float]:
     hidden_s = sum(loads.once_s(at)[1] for at in share.intervals)
     ahead_s = 0.0
     if data.shared and 0 < data.zero < 3:
-        gathers = [(loads.forward_s(at), sum(map(data.gather_s, loads.unit_bytes(at)))) for at in share.intervals]
-        ahead_s = sum(starmap(data.hidden_s, gathers))
+        ahead_s = sum(
+            data.sharded_once_s(loads.unit_bytes(at), loads.forward_s(at), 0.0, loads.opening(at))[0][1]
+            for at in share.intervals
+        )
     return {FORWARD: slowed_s(share, ahead_s), BACKWARD: slowed_s(share, hidden_s - ahead_s)}
 
 

@@ -19,6 +19,7 @@ from autoplan.runtime.pipeline.split_backward import Halves, backward_inputs, ba
 from autoplan.runtime.program_spec import ProgramSpec
 
 Message = tuple[Tensor, ...]
+Reductions = deque[deque[Callable[[], None]]]
 
 
 @dataclass
@@ -40,10 +41,10 @@ class Kept:
 class PipelineStage:
     """One stage of this rank.
 
-    unreduced  of the rank: what is left to do of the reductions of stages whose last backward is over
+    unreduced  of the rank: what is left to do of the reductions of each stage whose last backward is over
     """
 
-    def __init__(self, spec: ProgramSpec, module: StageModule, unreduced: deque[Callable[[], None]]) -> None:
+    def __init__(self, spec: ProgramSpec, module: StageModule, unreduced: Reductions) -> None:
         self.module, self.number, self.unreduced = module, module.number, unreduced
         self.last = module.number == len(spec.lowered.stages) - 1
         self.level, self.count = spec.parallelism.zero or 0, spec.microbatches
@@ -93,7 +94,7 @@ class PipelineStage:
         before_microbatch(self.module, self.level, last=not self.left and not self.number, once=True, waits=False)
         torch.autograd.backward(*self.roots(kept, received))
         if not self.left and self.number:
-            self.unreduced += reductions(self.module)
+            self.reduce()
         return gradients_of(kept.inputs, [x.grad for x in kept.inputs])
 
     def backward_inputs(self, microbatch: int, received: Message) -> Message:
@@ -116,7 +117,12 @@ class PipelineStage:
         else:
             backward_weights(list(self.module.parameters()), kept.halves)
         if not self.left:
-            self.unreduced += reductions(self.module)
+            self.reduce()
+
+    def reduce(self) -> None:
+        """After the last backward: its reductions are to be done."""
+        if units := deque(reductions(self.module)):
+            self.unreduced.append(units)
 
     def roots(self, kept: Kept, received: Message) -> tuple[list[GradientEdge], list[Tensor | None]]:
         """Where gradients enter, and which."""

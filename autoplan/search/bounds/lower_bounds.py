@@ -17,7 +17,7 @@ from autoplan.cost.step import sharing_of
 from autoplan.search.bounds.block_bounds import BlockBounds, leanest_of, rates_of
 from autoplan.search.bounds.floors import lower_bound, rounds, uneven_rounds
 from autoplan.search.bounds.knapsack import knapsack_bound, short_of_bytes
-from autoplan.search.candidate_costs import CandidateCosts, exposed
+from autoplan.search.candidate_costs import CandidateCosts, exposed, shared_once_s
 from autoplan.search.inter_op.byte_prices import steep
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
@@ -245,5 +245,4 @@ def with_kept(floor: FloorOf, least: Sequence[float], block: int, state: float, 
 def once_at_least_s(loads: StageModel) -> float:
     """Seconds once a step of the whole chain, but for sums of gradients over the tensor axes: operators that are slower
     in a microbatch may have none."""
-    spent_s, hidden_s, _, update_s = loads.once_s((0, len(loads.chain)))
-    return exposed(spent_s, hidden_s, 0.0, update_s)
+    return shared_once_s(loads) - (0.0 if loads.data.late else loads.once_s((0, len(loads.chain)))[2])
