@@ -75,7 +75,7 @@ class ForwardOnlyError(AutoplanError, AttributeError):
 
 
 class LostRankError(AutoplanError, RuntimeError):
-    """A rank that never came, hangs, or answers no more; the ranks that it is not are waiting for it."""
+    """A rank that never came, hangs, answers no more, or broke a step off; the others are waiting for it."""
 
 
 class WeightsError(AutoplanError, ValueError):

@@ -101,7 +101,8 @@ def in_one_pass(training: Training | Inference) -> bool:
     if not isinstance(training, Training) or training.optimizer not in FUSED:
         return False
     options = training.optimizer_settings()
-    return bool(options.get("fused", "foreach" not in options)) and not options.get("differentiable")
+    asked = [options, *({**options, **dict(group.options)} for group in training.groups)]
+    return all(own.get("fused", "foreach" not in options) for own in asked)
 
 
 def update_s(bytes: float, passes: float, data: DataAxis) -> float:

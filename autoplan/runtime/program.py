@@ -96,11 +96,13 @@ class Program(RankModel):
         where a gradient of any rank overflowed, no rank has gradients, and the optimizer's step updates nothing.
         WeightsError where the program has no weights yet.
         InputsError, on every rank and before gradients change, for another batch, and where ranks disagree (see
-        runtime.agreement); DivergedError where the loss isn't finite: gradients are then what they were. On an
-        accelerator it is raised by the next step, save or ``close``, so that no step waits for the device, where the
-        optimizer is guarded (see runtime.optim.updates): parameters and optimizer state are those before that loss.
+        runtime.agreement); LostRankError after a step of several stages that an exception broke off; DivergedError
+        where the loss isn't finite: gradients are then what they were. On an accelerator it is raised by the next step,
+        save or ``close``, so that no step waits for the device, where the optimizer is guarded (see
+        runtime.optim.updates): parameters and optimizer state are those before that loss.
         """
         self._check_filled("step")
+        self.engine.check()
         with self._during("forward and backward"), self.sums.unless_diverged():
             name = "step(accumulate=True)" if accumulate else "step"
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
@@ -124,6 +126,7 @@ class Program(RankModel):
         batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
         """
         self._check_filled("evaluate")
+        self.engine.check()
         with self._during("evaluation", "evaluate"), self.local.as_one() if self.local else nullcontext():
             return self.evaluation.run(batch, self.spec.training.seed, self.steps)
 

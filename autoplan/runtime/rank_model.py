@@ -124,10 +124,12 @@ class RankModel:
         Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
         tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
         Of replicas that step by themselves the mean is written. Only an earlier save's files are replaced or removed.
-        CheckpointError, on every rank, where any couldn't write, and where other files would be replaced or be read in
-        the place of these; what stood there is then left alone. DivergedError where a trained parameter isn't finite.
+        InputsError where ranks disagree on ``trained_only``. CheckpointError, on every rank, where any couldn't write,
+        and where other files would be replaced or be read in the place of these; what stood there is then left alone.
+        DivergedError where a trained parameter isn't finite.
         """
-        with self._during("saving weights", "save_weights"):
+        name = "save_weights(trained_only=True)" if trained_only else "save_weights"
+        with self._during("saving weights", name):
             self._check_parameters()
             what = self.spec, self.held, self.stages.buffers, self.unread, self.pretrained
             spec, held, buffers, unread, beside = trained_of(*what) if trained_only else what

@@ -170,5 +170,5 @@ def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -
 def shared_once_s(loads: StageModel) -> float:
     """Seconds once a step of the whole chain, of which ranks take an even share at least behind the schedule's last
     action. Where the backward is split, a rank that has little to sum may run that one: they share the update alone."""
-    *sums, update_s = loads.once_s((0, len(loads.chain)))
-    return update_s if loads.data.late else exposed(*sums, update_s)
+    spent = loads.once_s((0, len(loads.chain)))
+    return spent[3] if loads.data.late else exposed(*spent)

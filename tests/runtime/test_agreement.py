@@ -108,6 +108,10 @@ def said_whole(program: Program, rank: int) -> object:
     return program.step(share(program, three()[0]), rows="whole")
 
 
+def saved_apart(program: Program, rank: int) -> object:
+    return program.save_weights("nowhere", trained_only=rank > 1)
+
+
 CASES: list[tuple[Callable[[Program, int], object], str, tuple[str, ...]]] = [
     (behind, "dp2 tp2", ("tokens of step 1 differs between ranks 0-2 and rank 3", "a batch behind")),
     (behind, "zero3", ("differs between ranks 0-2 and rank 3",)),
@@ -126,6 +130,7 @@ CASES: list[tuple[Callable[[Program, int], object], str, tuple[str, ...]]] = [
     (another_step, "dp2 tp2", ("step 2 on ranks 0, 2-3, step 1 on rank 1", "different numbers of optimizer steps")),
     (some_accumulate, "zero3", ("program.step on ranks 1-3, program.step(accumulate=True) on rank 0",)),
     (some_dropped, "dp2 tp2", ("gradients of 1 batches on ranks 0-1, 3, gradients of 0 batches on rank 2",)),
+    (saved_apart, "zero3", ("save_weights on ranks 0-1, program.save_weights(trained_only=True) on ranks 2-3",)),
     (said_whole, "dp2 tp2", ("tokens of shape (4, 3): it is one data rank's rows, and rows='whole' was said",)),
 ]
 

@@ -232,21 +232,31 @@ def other_way(rank: int, world: int, folder: str) -> bool:
     return all(torch.equal(other.versions.older[h.name], h.values) for h in other.held)
 
 
-def into_outer(rank: int, world: int, folder: str) -> tuple[bool, bool]:
-    """A synchronous plan's checkpoint into one with outer updates: whether its first round begins there, at rest."""
+def into_outer(rank: int, world: int, folder: str) -> tuple[bool, bool, list[str]]:
+    """A synchronous plan's checkpoint into one with outer updates: whether its first round begins there, at rest; what
+    is told of that and of the way back."""
     program = Program(tiny.spec(dp=2, pp=2, microbatches=2, training=ADAMW), tiny.program(2))
     program.load_weights(tiny.reference().state_dict())
     program.save_checkpoint(folder)
-    other = made(LOCAL["dp2 pp2"], ADAMW, "outer")
-    other.load_checkpoint(folder)
-    assert isinstance(other.local, OuterSteps)
-    beside = other.local.beside()
-    begins = all(torch.equal(beside["outer"][h.name], h.values) for h in other.held)
-    return begins, not any(value.any() for value in beside["outer_momentum"].values())
+    other, told = made(LOCAL["dp2 pp2"], ADAMW, "outer"), list[str]()
+    with patch("autoplan.runtime.checkpoint.compatibility.note", told.append):
+        program.load_checkpoint(folder)
+        other.load_checkpoint(folder)
+        assert isinstance(other.local, OuterSteps)
+        beside = other.local.beside()
+        begins = all(torch.equal(beside["outer"][h.name], h.values) for h in other.held)
+        rests = not any(value.any() for value in beside["outer_momentum"].values())
+        other.save_checkpoint(f"{folder} too")
+        other.load_checkpoint(f"{folder} too")
+        program.load_checkpoint(f"{folder} too")
+    return begins, rests, [text.partition(": ")[2] for text in told]
 
 
 def test_a_synchronous_checkpoint_begins_a_round(pool: RankPool, tmp_path: Path) -> None:
-    assert pool.run(into_outer, str(tmp_path / "saved")) == [(True, True)] * 4
+    found, kept = pool.run(into_outer, str(tmp_path / "saved")), "what a round of DiLoCo began with and DiLoCo's outer"
+    lacks = f"it lacks {kept} momentum: these begin anew, from the parameters that it holds"
+    drops = f"it holds {kept} momentum: dropped, for the plan's steps have none"
+    assert found == [(True, True, [lacks, drops])] + [(True, True, [])] * 3
 
 
 def in_small_buckets(rank: int, world: int) -> tuple[list[int], tuple[list[float], Mapping[str, Tensor]]]:

@@ -13,7 +13,7 @@ from autoplan.cost.step import in_one_pass, optimizer_states
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, Parameter, TensorType
 from autoplan.options import Training
-from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.optimizer import build_optimizer, elementwise
 from autoplan.runtime.optim.optimizer import in_one_pass as asked_of_torch
 from autoplan.runtime.optim.optimizer_options import check_optimizer, known_classes, options
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
@@ -178,7 +178,7 @@ def test_another_plan_goes_on_with_what_an_optimizer_kept(pool: RankPool, tmp_pa
 
 ASKED: tuple[dict[str, bool | None], ...] = (
     {}, {"foreach": False}, {"foreach": True}, {"foreach": None}, {"fused": False}, {"fused": True},
-    {"maximize": True}, {"differentiable": True},
+    {"maximize": True},
 )  # fmt: skip
 
 
@@ -190,6 +190,25 @@ def test_the_account_says_in_one_pass_where_the_runtime_asks_for_it(name: str, a
     given = options(kind, told)
     found = asked_of_torch(kind, given, [torch.nn.Parameter(torch.zeros(1))]) | given
     assert in_one_pass(told) == bool(found.get("fused"))
+
+
+@pytest.mark.parametrize("own", [{"fused": False}, {"fused": True}, {"foreach": True}, {"weight_decay": 0.0}], ids=str)
+@pytest.mark.parametrize("asked", [{}, {"foreach": True}, {"fused": True}], ids=str)
+def test_the_account_says_in_one_pass_where_every_group_is_updated_so(asked: dict[str, bool], own: dict) -> None:
+    told = training("adamw", optimizer_options=asked, groups=[{"match": "*bias", **own}])
+    kind, given = known_classes()["adamw"], options(known_classes()["adamw"], told)
+    parameters = [[torch.nn.Parameter(torch.zeros(1))] for _ in range(2)]
+    made = elementwise(kind, told, parameters, asked_of_torch(kind, given, parameters[0]) | given)
+    assert in_one_pass(told) == all(group["fused"] for group in made.param_groups)
+
+
+def test_an_update_that_is_to_have_gradients_itself_is_refused() -> None:
+    for name in ("adamw", "sgd", "rmsprop"):
+        group, asked = {"match": "*bias", "differentiable": True}, {"differentiable": True}
+        with pytest.raises(ParallelismError, match=r"'\*bias' with differentiable=True: .*leave differentiable out"):
+            check_optimizer(training(name, groups=[group]))
+        with pytest.raises(ParallelismError, match=rf"{name} with .*differentiable=True: .*leave differentiable out"):
+            check_optimizer(training(name, optimizer_options=asked))
 
 
 def test_every_class_of_torch_is_run_here_or_refused() -> None:

@@ -191,7 +191,37 @@ def test_more_ranks_than_accelerators_are_told_without_a_traceback(tmp_path: Pat
     done = run_script(script, environment={"LOCAL_RANK": "1"})
     assert done.returncode == 2
     assert "local rank 1: each needs a device of its own, and this machine shows 1 of cuda" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "CUDA_VISIBLE_DEVICES show more" in done.stderr and "Traceback" not in done.stderr
+
+
+TASK = {"LOCAL_RANK": "1", "SLURM_LOCALID": "1", "SLURM_GPUS_PER_TASK": "a100:1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "number"),
+    [
+        (TASK, 0),
+        (TASK | {"TORCHELASTIC_RUN_ID": "none"}, None),  # torchrun's processes share their task's
+        (TASK | {"SLURM_LOCALID": "0"}, None),           # a script's, too
+        (TASK | {"SLURM_GPUS_PER_TASK": "2"}, None),
+        ({"LOCAL_RANK": "1"}, None),
+    ],
+)  # fmt: skip
+def test_a_task_that_is_shown_its_own_device_takes_it(
+    environment: dict[str, str], number: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (*TASK, "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("xpu"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda number: None)
+    if number is not None:
+        assert launch.own_device(on_processors=False) == torch.device("xpu", number)
+        return
+    with pytest.raises(LaunchError, match=r"shows 1 of xpu.*ZE_AFFINITY_MASK show more.$"):
+        launch.own_device(on_processors=False)
 
 
 def test_a_plan_for_processors_needs_a_group_that_sends_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

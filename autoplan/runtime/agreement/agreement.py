@@ -32,7 +32,7 @@ from autoplan.runtime.program_spec import DATA
 NOBODY = -(1 << 63)  # in the place of another data rank
 CALLS = (
     "step", "step(accumulate=True)", "evaluate", "init_weights", "load_weights", "load_state_dict", "full_state_dict",
-    "full_grads", "save_weights", "save_checkpoint", "load_checkpoint", "forward",
+    "full_grads", "save_weights", "save_weights(trained_only=True)", "save_checkpoint", "load_checkpoint", "forward",
 )  # fmt: skip
 FORMS = ("", "whole", "own", "own, as was said", "either")
 

@@ -18,7 +18,13 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint import plain_values
-from autoplan.runtime.checkpoint.compatibility import check, new_optimizer_state, take_moments, tell_conversions
+from autoplan.runtime.checkpoint.compatibility import (
+    check,
+    new_optimizer_state,
+    take_moments,
+    tell_conversions,
+    tell_rules,
+)
 from autoplan.runtime.checkpoint.compressed import settle_factors
 from autoplan.runtime.checkpoint.groups import saved_groups, take
 from autoplan.runtime.checkpoint.index import REMEDY, read_index
@@ -120,6 +126,7 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
     together(lambda: or_another(lambda: found.reader.check(state), place))
     options = together(lambda: taken_plain_parts(snapshot, found.state, found.source))
     tell_conversions(snapshot, found.entries, found.source)
+    tell_rules(snapshot, found.entries, found.source)
     try:
         dcp.load(state, storage_reader=found.reader, planner=DefaultLoadPlanner(flatten_state_dict=False))
     except CheckpointException as error:

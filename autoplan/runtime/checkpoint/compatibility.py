@@ -19,10 +19,15 @@ from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.optim.optimizer import build_optimizer
-from autoplan.runtime.optim.outer_steps import OUTER_MOMENTUM
+from autoplan.runtime.optim.outer_steps import BEGUN, OUTER_MOMENTUM
 from autoplan.runtime.parallel.powersgd import ERROR
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
+BESIDE = {
+    BEGUN: "what a round of DiLoCo began with", OUTER_MOMENTUM: "DiLoCo's outer momentum",
+    "stale": "the version before of each parameter (PipeDream-2BW)",
+}  # fmt: skip
+"""What asynchronous rules keep of parameters, by kind (``checkpoint.keys``)."""
 OF_THIS_MODEL = "give a checkpoint of this model"
 
 
@@ -79,6 +84,18 @@ def tell_conversions(snapshot: Snapshot, saved: Mapping[str, object], source: Pa
             said = f"{key.split('/', 1)[1]} is {entry.properties.dtype} there, here {here}"
             note(f"{source}: {said}: such values, and the optimizer's, are converted")
             return
+
+
+def tell_rules(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
+    """The first rank tells what an asynchronous rule kept of parameters and this plan has no use for, and what this
+    plan's rule keeps and the checkpoint lacks."""
+    there = {key.partition("/")[0] for key in saved} & BESIDE.keys()
+    dropped = [BESIDE[kind] for kind in sorted(there - snapshot.beside.keys())]
+    lacking = [BESIDE[kind] for kind in sorted(snapshot.beside.keys() - there)]
+    if dropped and dist.get_rank() == 0:
+        note(f"{source}: it holds {' and '.join(dropped)}: dropped, for the plan's steps have none")
+    if lacking and dist.get_rank() == 0:
+        note(f"{source}: it lacks {' and '.join(lacking)}: these begin anew, from the parameters that it holds")
 
 
 def check_moments(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:

@@ -21,6 +21,10 @@ from autoplan.runtime.elastic.watchdog import Watchdog
 TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait
 START_S = 600.0     # between the first process and the last, at most
 MARGIN_S = 60.0     # by which the engines' own timeout, which names nobody, comes after the watch's
+VISIBLE = {
+    "cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK", "npu": "ASCEND_RT_VISIBLE_DEVICES",
+    "hpu": "HABANA_VISIBLE_MODULES", "mlu": "MLU_VISIBLE_DEVICES", "musa": "MUSA_VISIBLE_DEVICES",
+}  # fmt: skip
 LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Socket closed|remote process exited")
 
 
@@ -122,14 +126,35 @@ def own_device(on_processors: bool) -> torch.device:
     if found is None:
         return torch.device("cpu")
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.accelerator.device_count()
+    number = 0 if count == 1 and shows_one_each() else number
     if number >= count:
+        remedy = f"start at most {count} on a machine"
+        if (variable := variable_of(found.type)) is not None:
+            remedy += f", or have {variable} show more"
+        if found.type == "cuda":
+            remedy += f"; {variable}= (empty) runs on its CPU"
         raise LaunchError(
             f"local rank {number}",
             f"each needs a device of its own, and this machine shows {count} of {found.type}",
-            f"start at most {count} on a machine, or run on its CPU by CUDA_VISIBLE_DEVICES= (empty)",
+            remedy,
         )
     torch.accelerator.set_device_index(number)
     return torch.device(found.type, number)
+
+
+def variable_of(device_type: str) -> str | None:
+    """The environment's variable that says which devices of a type a process sees, as far as known."""
+    if device_type == "cuda" and torch.version.hip:
+        return "HIP_VISIBLE_DEVICES"
+    return VISIBLE.get(device_type)
+
+
+def shows_one_each() -> bool:
+    """Whether the launcher shows each process one device, its own: Slurm, asked for one accelerator a task, where this
+    process is a task by itself. Processes that torchrun, or a script, starts inside of a task would share its one."""
+    asked = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # "1", or "a100:1"
+    is_task = os.environ.get("SLURM_LOCALID") == os.environ.get("LOCAL_RANK", "0")
+    return asked == "1" and is_task and "TORCHELASTIC_RUN_ID" not in os.environ
 
 
 def start(timeout_s: float, on_processors: bool) -> tuple[torch.device, Watchdog]:

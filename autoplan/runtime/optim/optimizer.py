@@ -116,7 +116,7 @@ def in_one_pass(kind: Kind, given: Mapping[str, Any], sorts: Iterable[nn.Paramet
             parameter = nn.Parameter(one)
             parameter.grad = torch.zeros_like(parameter)
             kind([parameter], **given, fused=True).step()
-    except (RuntimeError, NotImplementedError):  # no kernel there, or not together with differentiable or maximize
+    except (RuntimeError, NotImplementedError):  # no kernel there, or not together with maximize
         return {}
     return {"fused": True}
 

@@ -83,7 +83,9 @@ def check_optimizer(training: Training) -> None:
     """ParallelismError where there is no such optimizer, or one that doesn't take its options or those of a group."""
     kind = optimizer_class(training.optimizer)
     kinds = {kind: options(kind, training)} | ({AdamW: options_beside_muon(training)} if kind is Muon else {})
-    with refused(f"{training.optimizer} with {options_text(kinds[kind])}"):
+    said = f"{training.optimizer} with {options_text(kinds[kind])}"
+    check_differentiable(said, kinds[kind])
+    with refused(said):
         kind([nn.Parameter(torch.empty(2, 2))], **kinds[kind])
     accepted = sorted({name for each in kinds for name in accepted_by(each)})
     for group in training.groups:
@@ -91,9 +93,17 @@ def check_optimizer(training: Training) -> None:
         lacking = next((name for name, _ in group.options if name not in accepted), None)
         if lacking is not None:
             raise unknown(said, training.optimizer, lacking, accepted)
+        check_differentiable(said, dict(group.options))
         for each, given in kinds.items():
             check_group(said, each, given, group_options(each, group))
         check_rates(said, group, training)
+
+
+def check_differentiable(said: str, given: Mapping[str, Any]) -> None:
+    """ParallelismError where an update is to have gradients itself, which torch refuses at a step."""
+    if given.get("differentiable"):
+        cause = "parameters are updated in place, and such an update has no gradients itself"
+        raise ParallelismError(said, cause, "leave differentiable out")
 
 
 def check_group(said: str, kind: Kind, given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
