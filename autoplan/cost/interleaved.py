@@ -123,16 +123,20 @@ def deals_rounds(ranks: int, microbatches: int) -> bool:
     return microbatches % max(1, microbatches // ranks) == 0
 
 
-def split_backward(backward_s: float, weights_s: float, *, first: bool, fuses: bool) -> tuple[float, float]:
+def split_backward(
+    backward_s: float, weights_s: float, added_s: float, *, first: bool, fuses: bool
+) -> tuple[float, float]:
     """(seconds of the backward, of these for the weights' gradients) as the engine splits it.
 
     The first stage has no inputs' gradients: its whole backward waits (``runtime.pipeline.stage``). A compiled
     segment's backward is one function, which gives all gradients whichever are asked for: it runs for the inputs, and
-    once more for the weights.
+    once more for the weights, whose gradients alone are added up.
+
+    added_s  of the backward, to add gradients up
     """
     if first:
         return backward_s, backward_s
-    return (2 * backward_s, backward_s) if fuses else (backward_s, weights_s)
+    return (2 * backward_s - added_s, backward_s) if fuses else (backward_s, weights_s)
 
 
 def least_held(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:

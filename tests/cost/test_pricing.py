@@ -9,6 +9,7 @@ import pytest
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import DataAxis, Operator, Prices, operators_of
+from autoplan.cost.interleaved import split_backward
 from autoplan.cost.operators.operator_seconds import local_factors, matmul_extents
 from autoplan.cost.step import after_line_s, held_microbatches, optimizer_passes, optimizer_states, timeline
 from autoplan.ir.buckets import LEAST_BYTES, bucket_bytes
@@ -297,6 +298,12 @@ def test_the_stage_that_opens_a_pipeline_gathers_and_scatters_its_first_segment_
     back_s = sum(data.hidden_s(1.0, data.scatter_s(size)) for size in sizes[1:])
     assert spent_s == data.once_s(sizes, 2.0, 3.0)[0]
     assert hidden_s == pytest.approx(ahead_s + back_s) and hidden_s < data.once_s(sizes, 2.0, 3.0)[1]
+
+
+def test_a_compiled_backward_runs_twice_and_adds_up_once() -> None:
+    assert split_backward(3.0, 1.5, 0.5, first=False, fuses=True) == (5.5, 3.0)
+    assert split_backward(3.0, 1.5, 0.5, first=False, fuses=False) == (3.0, 1.5)
+    assert split_backward(3.0, 1.5, 0.5, first=True, fuses=True) == (3.0, 3.0)
 
 
 def test_ranks_sum_gradients_once_they_are_done_and_update_when_all_have() -> None:

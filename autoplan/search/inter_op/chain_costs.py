@@ -252,10 +252,11 @@ def divided_backward(loads: StageModel, *, first: bool) -> tuple[np.ndarray, np.
     chain = loads.chain
     if not splits(loads.candidate.schedule):
         return chain.backward_s, np.zeros(len(chain))
-    fuses = loads.data.prices.fuses
+    fuses, added_s = loads.data.prices.fuses, {size: loads.data.added_s(size) for size in {0.0, *chain.parameters}}
+    added_s[0.0] = 0.0
     pairs = [
-        split_backward(float(b), float(w), first=first, fuses=fuses)
-        for b, w in zip(chain.backward_s, chain.weights_s, strict=True)
+        split_backward(float(b), float(w), added_s[size], first=first, fuses=fuses)
+        for b, w, size in zip(chain.backward_s, chain.weights_s, chain.parameters, strict=True)
     ]
     backward_s, weights_s = np.array(pairs).T
     return backward_s, weights_s
