@@ -196,7 +196,7 @@ def slowed_once(share: RankShare) -> Mapping[str, float]:
     ahead_s = 0.0
     if data.shared and 0 < data.zero < 3:
         ahead_s = sum(
-            data.sharded_once_s(loads.unit_bytes(at), loads.forward_s(at), 0.0, loads.opening(at))[0][1]
+            data.sharded_once_s(loads.unit_bytes(at), loads.forward_s(at), 0.0, loads.chain.opening(at))[0][1]
             for at in share.intervals
         )
     return {FORWARD: slowed_s(share, ahead_s), BACKWARD: slowed_s(share, hidden_s - ahead_s)}

@@ -93,7 +93,20 @@ class Chain:
 
     def alike(self, at: tuple[int, int]) -> Hashable:
         """The same for runs of segments for which the same happens once a step."""
-        return at if self.shares else self.weighing[slice(*at)].tobytes()
+        return at if self.shares or self.opens(at) else self.weighing[slice(*at)].tobytes()
+
+    def opens(self, at: tuple[int, int]) -> bool:
+        """Whether a run of segments is the first of several stages."""
+        return at[0] == 0 and at[1] < len(self)
+
+    def opening(self, at: tuple[int, int]) -> list[tuple[float, float]]:
+        """Of that one the (forward, backward) of a microbatch from each segment that is the first to read parameters to
+        the next such one; of others none."""
+        if not self.opens(at):
+            return []
+        begins = [n for n, unit in enumerate(self.held.first_reads(at)) if unit]
+        runs = [slice(*run) for run in zip(begins, [*begins[1:], at[1]], strict=True)]
+        return [(float(self.forward_s[run].sum()), float(self.backward_s[run].sum())) for run in runs]
 
     def gathered_late_s(self, at: tuple[int, int]) -> tuple[float, float]:
         """What ZeRO's gathers add to a stage's (forward, backward) beyond what its segments are counted with."""

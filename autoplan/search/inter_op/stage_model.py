@@ -287,7 +287,7 @@ class StageModel:
         copies beside those collectives)."""
         if not self.data.prices.training:
             return 0.0, 0.0, 0.0, 0.0
-        alike = self.chain.alike(at), self.opens_pipeline(at)
+        alike = self.chain.alike(at)
         if alike not in self.chain.onces:
             self.chain.onces[alike] = self.priced_once_s(at)
         return self.chain.onces[alike]
@@ -296,7 +296,7 @@ class StageModel:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
         units, low_rank = self.unit_bytes(at), low_rank_cost(self.data, self.chain.held, at)
-        spent_s, hidden_s = self.data.once_s(units, forward_s, backward_s, self.opening(at))
+        spent_s, hidden_s = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at))
         sums = self.summed_bytes(at).items()
         summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums) + self.tied_s(at)
         elsewhere = self.elsewhere_bytes(at)
@@ -339,20 +339,6 @@ class StageModel:
         """Bytes of the trained parameters that each segment is the first to read, where there are any, by the operator
         axes over which their gradients are summed; those that go as factors of low rank aside."""
         return [unit for unit in summed_whole(self.chain.held, at, self.data.low_rank).first_reads(at) if unit]
-
-    def opens_pipeline(self, at: Interval) -> bool:
-        """Whether a run of segments is the first of several stages."""
-        return at[0] == 0 and at[1] < len(self.chain)
-
-    def opening(self, at: Interval) -> list[tuple[float, float]]:
-        """Of the stage that opens a pipeline the (forward, backward) of a microbatch from each segment of
-        ``unit_bytes`` to the next; of others none."""
-        if not self.opens_pipeline(at):
-            return []
-        whole = summed_whole(self.chain.held, at, self.data.low_rank)
-        begins = [at[0] + n for n, unit in enumerate(whole.first_reads(at)) if unit]
-        ends = [*begins[1:], at[1]]
-        return [(self.forward_s(run), self.backward_s(run, 0)) for run in zip(begins, ends, strict=True)]
 
     def unit_pairs(self, at: Interval) -> list[tuple[dict[Summed, float], dict[Summed, float]]]:
         """Of each segment that is the first to read parameters that ZeRO gathers: (trained ones, the others)."""
