@@ -5,9 +5,9 @@ others differ from rank to rank. They take the operator's arguments, local tenso
 split them, outermost first. Given operands in the states of their strategy, they return the result in its state; the
 backward does the same for the dual states (`autoplan.ir.layout`).
 
-Order: `global_random` (dropout by element, not by rank), `rank_random` (dropout of each rank's own), `affine`
-(products with a bias), `column_linear` (column-parallel products, whose backward overlaps), `attention` (attention
-over split rows or heads), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of
+Order: `global_random` (dropout by element, not by rank), `affine` (products with a bias), `column_linear`
+(column-parallel products, whose backward overlaps), `attention` (attention over split rows or heads), `rank_random`
+(dropout of each rank's own), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of
 experts), `norm` (batch norm), `buffers` (that forward changes), `batch_moves` (rows gathered, sums made whole), `scan`
 (running sums), `spatial` (windows over a split dim).
 """
