@@ -19,7 +19,7 @@ from cost_models.pipeline import (
     held_chunks,
     script,
 )
-from cost_models.pipeline.critical import SENT_BACK, SENT_FORWARD
+from cost_models.pipeline.critical import SENT_BACK, SENT_FORWARD, Runs
 from cost_models.pipeline.schedule import round_size
 from cost_models.pipeline.shared import Sharing
 
@@ -33,6 +33,7 @@ __all__ = [
     "Action",
     "CriticalPath",
     "InterleavedSchedule",
+    "Runs",
     "actions",
     "chunk_rounds",
     "deals_rounds",

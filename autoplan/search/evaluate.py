@@ -6,11 +6,12 @@ import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from autoplan.cost import Timeline, timeline
-from autoplan.cost.interleaved import is_interleaved
+from autoplan.cost.interleaved import is_interleaved, splits
 from autoplan.cost.step import Sharing, after_line_s, sharing_of, straggling
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.options import Inference, Training
@@ -37,7 +38,7 @@ ScheduleArguments = tuple[str, list[float], list[float], list[float], int, Shari
 class Evaluated:
     """A candidate with the best that was found for it.
 
-    step_s   of one optimizer step, by the schedule's timeline and what happens once a step
+    step_s   of one optimizer step, by the schedule and what happens once a step
     memory   of each pipeline rank
     bound_s  that no cuts undercut under the same memory limit, with these operators or slower ones that keep as much
     """
@@ -47,9 +48,12 @@ class Evaluated:
     loads: StageModel
     stages: tuple[StageChoice, ...]
     memory: tuple[StageMemory, ...]
-    timeline: Timeline
     step_s: float
     bound_s: float
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return timeline(*scheduled(self.loads, self.stages))
 
     @property
     def recomputes(self) -> bool:
@@ -77,16 +81,14 @@ class Evaluator:
     """Prices candidates; keeps what it found until the search ends.
 
     seconds  spent on cuts
-    divided  (the limit, what was found under it) of chains of ranks with several stages: other operators often cost the
-             same
-    begun    searches of such chains, which a glance begins and an evaluation goes on with
+    begun    searches of chains of ranks with several stages, which a glance begins and an evaluation goes on with: other
+             operators often cost the same
     """
 
     costs: CandidateCosts
     bounds: LowerBounds
     budget: SearchBudget
     seconds: float = 0.0
-    divided: dict[Hashable, tuple[float, ChunkCuts | None]] = field(default_factory=dict)
     begun: dict[Hashable, DivisionSearch] = field(default_factory=dict)
 
     @staticmethod
@@ -139,7 +141,7 @@ class Evaluator:
         point = self.operators.fastest(candidate)
         if self.idle(candidate, point):
             return None
-        quick = replace(self, budget=replace(self.budget, quick=True), seconds=0.0, divided={})
+        quick = replace(self, budget=replace(self.budget, quick=True), seconds=0.0)
         found = quick.with_point(candidate, point, memory_limit, limit_s)
         self.seconds += quick.seconds
         return found
@@ -337,22 +339,16 @@ class Evaluator:
         return (schedule_s + once_s / loads.candidate.pp) * self.costs.slowdown * (1 - point.gap)
 
     def chunks(self, pieces: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
-        """The best division (``interleaved``); what was found under a higher limit is as good.
+        """The best division (``interleaved``). A search that no limit ended goes on, however high the limit is now.
 
         start  the best with other operators
         """
-        known = self.divided.get(pieces.key)
-        if known is None or known[0] < limit_s:
-            known = self.divided[pieces.key] = (limit_s, self.divide(pieces, limit_s, start))
-        return known[1]
-
-    def divide(self, pieces: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
-        if start is not None:
-            return DivisionSearch(pieces, limit_s).go_on(start, searches=not self.budget.quick)
         search = self.begun.get(pieces.key)
-        if search is None or search.limit_s < limit_s:
+        if search is None or (search.limit_s < limit_s and search.given_up):
             search = self.begun[pieces.key] = DivisionSearch(pieces, limit_s)
         search.limit_s = limit_s
+        if start is not None:
+            return search.go_on(start, searches=not self.budget.quick)
         return search.glance() if self.budget.quick else search.run(thorough=self.budget.searched is None)
 
 
@@ -360,11 +356,32 @@ def finish(
     candidate: Candidate, point: IntraOpPlan, loads: StageModel, stages: tuple[StageChoice, ...], bound_s: float = 0.0
 ) -> Evaluated:
     """Runs the schedule, and adds what happens once a step."""
-    topology, line = loads.data.prices.topology, timeline(*scheduled(loads, stages))
-    memory = loads.memory_of(stages)
+    topology, memory = loads.data.prices.topology, loads.memory_of(stages)
     nodes = topology.devices // topology.levels[0].size
-    step_s = (line.step_s + once_s(loads, stages, line)) * straggling(nodes, topology.device)
-    return Evaluated(candidate, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
+    step_s = whole_s(loads, stages) * straggling(nodes, topology.device)
+    return Evaluated(candidate, point, loads, stages, memory, step_s, min(bound_s, step_s))
+
+
+def whole_s(loads: StageModel, stages: Sequence[StageChoice]) -> float:
+    """Seconds of the schedule and of what happens once a step. Only split backwards end at other times on other ranks
+    (``Timeline.ends_s``), so that others need no timeline."""
+    if splits(loads.candidate.schedule):
+        line = timeline(*scheduled(loads, stages))
+        return line.step_s + once_s(loads, stages, line)
+    sums_s, updates_s = once_of_ranks(loads, stages)
+    return line_s(loads, stages) + max(sums_s) + max(updates_s)
+
+
+def line_s(loads: StageModel, stages: Sequence[StageChoice]) -> float:
+    """Seconds of the schedule: as of its timeline, which takes longer to draw."""
+    arguments = scheduled(loads, stages)
+    _, forward_s, backward_s, messages_s, _, sharing, _, weights_s, _ = arguments
+    if loads.rounds is None or sharing.gain != 1:
+        return float(timeline(*arguments).step_s)
+    apart, none = splits(loads.candidate.schedule), np.zeros(len(stages))
+    inputs_s = np.subtract(backward_s, weights_s) if apart else backward_s
+    sent = np.array([0.0, *messages_s]), np.array([*messages_s, 0.0])
+    return loads.rounds.script.path(np.stack([forward_s, inputs_s, weights_s if apart else none, *sent])).step_s
 
 
 def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArguments:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 
@@ -56,10 +57,9 @@ class Script:
 
     def path(self, durations_s: np.ndarray) -> CriticalPath:
         """durations_s: [DURATIONS, v·d] seconds; of a message that nobody reads nothing."""
-        line = self.line
-        spent_s = np.append(durations_s.ravel(), 0.0)
-        ends, came = line.ends_s(spent_s[line.actions].tolist(), spent_s[line.messages].tolist())
-        return CriticalPath(max(ends), line.counts(ends, came).reshape(DURATIONS, self.count))
+        line, spent_s = self.line, [*durations_s.ravel().tolist(), 0.0]
+        ends, came = line.ends_s(*(pick(spent_s) for pick in line.picks))
+        return CriticalPath(max(ends), line.counts(ends, came))
 
     @cached_property
     def line(self) -> Line:
@@ -141,6 +141,11 @@ class Line:
     def waits(self) -> tuple[Sequence[int], ...]:
         return self.before, self.senders, self.posted, self.queued
 
+    @cached_property
+    def picks(self) -> tuple[itemgetter, itemgetter]:
+        """Of durations those of the actions, and of their messages."""
+        return itemgetter(*self.actions.tolist()), itemgetter(*self.messages.tolist())
+
     def ends_s(self, spent_s: Sequence[float], sent_s: Sequence[float]) -> tuple[list[float], list[float]]:
         """(when each is done, when what it reads has come), by how long each and its message take; one more at the
         end, of nobody's action."""
@@ -156,26 +161,29 @@ class Line:
             ends[place] = (ready if ready > free else free) + seconds
         return ends, came
 
-    def steps_s(self, durations_s: np.ndarray) -> np.ndarray:
-        """[choices] of [choices, many]: seconds of the step, of many choices of durations at once."""
-        order, waves = self.waves
+    def runs(self, durations_s: np.ndarray) -> Runs:
+        """The schedule run on many choices of durations at once: [choices, many] seconds."""
+        order, _, waves = self.waves
         spent = np.concatenate([durations_s.T, np.zeros((1, len(durations_s)))])
         spent_s, sent_s = spent[self.actions[order]], spent[self.messages[order]]
         ends, came = times = np.zeros((2, len(order) + 1, len(durations_s)))
         both, first = times.reshape(-1, len(durations_s)), 0
         for waits in waves:
             last = first + waits.shape[1]
-            now, ready, known = ends[first:last], came[first:last], both.take(waits, axis=0)
-            np.add(np.maximum.reduce(known[1:], axis=0), sent_s[first:last], out=ready)
-            np.maximum(known[0], ready, out=now)
+            now, ready, (free, sent, posted, queued) = ends[first:last], came[first:last], both.take(waits, axis=0)
+            np.maximum(sent, posted, out=ready)
+            np.maximum(ready, queued, out=ready)
+            ready += sent_s[first:last]
+            np.maximum(free, ready, out=now)
             now += spent_s[first:last]
             first = last
-        return np.asarray(ends.max(axis=0))
+        return Runs(self, ends, came)
 
     @cached_property
-    def waves(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """(the actions in another order, by how many are before them at least; of those that have as many [4, actions],
-        the places in it of those that they wait for, as in ``waits``; of ``queued`` they begin behind all places)."""
+    def waves(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """(the actions in another order, by how many are before them at least; the place of each in it, and of nobody's
+        the last; of those that have as many before them [4, actions], the places in it of those that they wait for, as
+        in ``waits``; of ``queued`` they begin behind all places)."""
         depth = np.array(self.ends_s([1.0] * len(self.actions), [0.0] * len(self.actions))[0][:-1])
         order = np.argsort(depth, kind="stable")
         place = np.full(len(order) + 1, len(order))  # nobody's is the last
@@ -183,10 +191,10 @@ class Line:
         cuts = np.flatnonzero(np.diff(depth[order])) + 1
         waits = np.stack([place[np.array(of)[order]] for of in self.waits])
         waits[-1] += len(place)
-        return order, np.split(waits, cuts, axis=1)
+        return order, place, np.split(waits, cuts, axis=1)
 
     def counts(self, ends_s: Sequence[float], came_s: Sequence[float]) -> np.ndarray:
-        """[many]: how often the longest path runs each action and each message, from its last action back."""
+        """[DURATIONS, v·d]: how often the longest path runs each action and each message, from its last action back."""
         place, path = max(self.last, key=ends_s.__getitem__), []
         while place != NOBODY:
             path.append(self.actions[place])
@@ -201,7 +209,30 @@ class Line:
                     continue
                 place = sender if ends_s[sender] >= ends_s[posted] else posted
                 break
-        return np.bincount(path, minlength=self.many + 1)[: self.many]
+        return np.bincount(path, minlength=self.many + 1)[: self.many].reshape(DURATIONS, -1)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A schedule run on many choices of durations.
+
+    ends_s, came_s  [actions + 1, choices], in the order of ``Line.waves``: when each is done, when what it reads came
+    """
+
+    line: Line
+    ends_s: np.ndarray
+    came_s: np.ndarray
+
+    @cached_property
+    def steps_s(self) -> np.ndarray:
+        """[choices]: seconds of the step."""
+        return np.asarray(self.ends_s.max(axis=0))
+
+    def path(self, number: int) -> CriticalPath:
+        """As ``Script.path`` has it of one choice."""
+        place = self.line.waves[1]
+        ends, came = (times[place, number].tolist() for times in (self.ends_s, self.came_s))
+        return CriticalPath(float(self.steps_s[number]), self.line.counts(ends, came))
 
 
 def script(schedule: str, ranks: int, microbatches: int, virtual_stages: int = 1, ahead: int = 1) -> Script:

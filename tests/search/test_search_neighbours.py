@@ -104,7 +104,7 @@ def test_many_divisions_are_each_its_segments(schedule: str, virtual: int, many:
     found = [at_random(pieces, rng) for _ in range(30)]
     all_ = joined(found)
     assert [all_.one(number) for number in range(len(all_))] == found
-    spent, steps = pieces.all_durations_s(all_), pieces.all_steps_s(all_)
+    spent, steps = pieces.all_durations_s(all_), pieces.runs(all_).steps_s
     ranks = pieces.before_recomputation(all_)
     moments, most = ranks.moments(all_.full, all_.part), ranks.most(all_.full, all_.part)
     for number, division in enumerate(found):
@@ -121,9 +121,11 @@ def test_steps_of_many_durations_are_those_of_each(schedule: str) -> None:
     rng, found = np.random.default_rng(0), script(schedule, 3, 6, 2 if schedule == "interleaved" else 1)
     durations = rng.random((20, 5, found.count))
     durations[:5] = rng.integers(0, 3, (5, 5, found.count))
-    steps = found.line.steps_s(durations.reshape(20, -1))
-    assert steps.tolist() == [found.path(each).step_s for each in durations]
-    counts = [found.path(each).counts for each in durations]
+    runs, paths = found.line.runs(durations.reshape(20, -1)), [found.path(each) for each in durations]
+    steps = runs.steps_s
+    assert steps.tolist() == [path.step_s for path in paths]
+    assert all((runs.path(number).counts == path.counts).all() for number, path in enumerate(paths))
+    counts = [path.counts for path in paths]
     assert steps == pytest.approx([float((n * s).sum()) for n, s in zip(counts, durations, strict=True)])
 
 

@@ -2,7 +2,7 @@
 
 Stage k of v·d holds a run of segments and is on rank k mod d. What is to be chosen is a ``Division``: where each stage
 ends, and of its segments that may be recomputed how many are, in full and then selectively. ``ChainCosts`` answers for
-many divisions at once how long the schedule takes (``all_steps_s``) and by what ranks exceed the memory limit
+many divisions at once how long the schedule takes (``runs``) and by what ranks exceed the memory limit
 (``before_recomputation``, by ``rank_memory``'s account).
 """
 
@@ -15,7 +15,15 @@ from functools import cached_property
 
 import numpy as np
 
-from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, CriticalPath, InterleavedSchedule, split_backward, splits
+from autoplan.cost.interleaved import (
+    SENT_BACK,
+    SENT_FORWARD,
+    CriticalPath,
+    InterleavedSchedule,
+    Runs,
+    split_backward,
+    splits,
+)
 from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.partition import Interval
 from autoplan.search.inter_op.rank_excess import RankExcess, padded
@@ -211,9 +219,9 @@ class ChainCosts:
     def step_s(self, division: Division) -> float:
         return self.path(division).step_s
 
-    def all_steps_s(self, many: Divisions) -> np.ndarray:
-        """[many]"""
-        return self.rounds.script.line.steps_s(self.all_durations_s(many).reshape(len(many), -1))
+    def runs(self, many: Divisions) -> Runs:
+        """The schedule run on each."""
+        return self.rounds.script.line.runs(self.all_durations_s(many).reshape(len(many), -1))
 
     @cached_property
     def most_held(self) -> np.ndarray:

@@ -17,12 +17,12 @@ same candidate the last part alone is done, from the best division found before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from autoplan.cost.interleaved import CriticalPath
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages, fitted
 from autoplan.search.inter_op.interleaved_milp import Found, PartitionMilp
 from autoplan.search.inter_op.partition import Cuts
@@ -75,6 +75,9 @@ class DivisionSearch:
     paths      those known, as counts of actions
     tried      divisions that were run
     few        whether the program is solved in whole numbers, once it was built
+    begun      (the division, the paths known) from which neighbours are searched
+    searched   times that they were
+    stopped    whether the limit ended one of these early
     """
 
     def __init__(
@@ -89,6 +92,14 @@ class DivisionSearch:
         self.paths: list[np.ndarray] = []
         self.tried: set[Division] = set()
         self.few: bool | None = None
+        self.begun: tuple[Division, list[np.ndarray]] | None = None
+        self.searched = 0
+        self.stopped = False
+
+    @property
+    def given_up(self) -> bool:
+        """Whether more would have been tried with more time."""
+        return self.stopped or self.bound_s >= self.limit_s
 
     @property
     def done(self) -> bool:
@@ -111,11 +122,7 @@ class DivisionSearch:
             return None
         self.without_neighbours()
         if not self.few and not self.done:
-            start, known = self.best or self.last or self.even, list(self.paths)
-            self.tabu_searches(start, MEANS if thorough else MEANS[:1])
-            if thorough and self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
-                self.paths = known
-                self.tabu_search(start, MEANS[-1])
+            self.tabu_searches(self.best or self.last or self.even, 1 + thorough * len(MEANS))
         return self.found
 
     def without_neighbours(self) -> ChunkCuts | None:
@@ -146,14 +153,15 @@ class DivisionSearch:
         """
         if len(self.pieces) < self.pieces.stages:
             return None
-        self.paths = [*self.pieces.rounds.paths, self.pieces.path(start).counts]
-        self.take(start)
-        if self.best_s > self.limit_s * NEAR:
-            return None
-        self.polish()
+        if self.begun is None:
+            self.paths = [*self.pieces.rounds.paths, self.pieces.path(start).counts]
+            self.take(start)
+            if self.best_s > self.limit_s * NEAR:
+                return None
+            self.polish()
         if searches:
-            self.tabu_searches(start)
-        return None if self.best is None else ChunkCuts(Cuts(self.best.stages, self.best_s, 0.0), self.best)
+            self.tabu_searches(start, len(MEANS))
+        return self.found
 
     def hopeless(self, *, searches: bool) -> bool:
         """Whether even stages take so much longer than the limit that no division will make up for it: by the paths
@@ -217,12 +225,20 @@ class DivisionSearch:
         self.take(found.division)
         return True
 
-    def tabu_searches(self, start: Division, means: Sequence[float] = MEANS) -> None:
-        """One after another, from the best so far, for as long as that comes near the limit."""
-        for number, mean in enumerate(means):
-            if number and self.best_s > self.limit_s * CLOSE:
+    def tabu_searches(self, start: Division, most: int) -> None:
+        """One after another, each from the best so far, for as long as that comes near the limit; where it may be taken
+        another from the start again, on another way. Those that were done are not done again."""
+        self.begun = self.begun or (start, list(self.paths))
+        start, known = self.begun
+        for number in range(self.searched, most):
+            if number and self.best_s > self.limit_s * (CLOSE if number < len(MEANS) else 1):
                 break
-            self.tabu_search(self.best or start, mean)
+            if number < len(MEANS):
+                self.tabu_search(self.best or start, MEANS[number])
+            else:
+                self.paths = known
+                self.tabu_search(start, MEANS[-1])
+            self.searched += 1
 
     def tabu_search(self, start: Division, mean: float) -> None:
         """From a division to the best of its neighbours that is new, also where that is slower, for as long as
@@ -236,7 +252,10 @@ class DivisionSearch:
         reached_s = self.pieces.step_s(start) if self.pieces.over(start) <= 0 else np.inf
         for step in range(STEPS):
             best_s.append(self.best_s)
-            if self.done or since > PATIENCE or (step >= PACE and self.far(best_s[-1 - PACE])):
+            if self.done or since > PATIENCE:
+                break
+            if step >= PACE and self.far(best_s[-1 - PACE]):
+                self.stopped = True
                 break
             paths = np.array(self.paths[-PATHS:])
             near, beyond = neighbours(self.pieces, now, paths)
@@ -253,9 +272,11 @@ class DivisionSearch:
             beside_s = mean * lengths_s.mean(axis=1)
             chosen = np.argsort(lengths_s.max(axis=1) + beside_s, kind="stable")[:RUN]
             near = near.picked(chosen)
-            now = near.one(int((self.pieces.all_steps_s(near) + beside_s[chosen]).argmin()))
+            runs = self.pieces.runs(near)
+            number = int((runs.steps_s + beside_s[chosen]).argmin())
+            now = near.one(number)
             been.update(Divisions.of(now).keys)
-            step_s = self.run_once(now)
+            step_s = self.learn(now, runs.path(number))
             since = 0 if step_s < reached_s * (1 - STALLED) else since + 1
             reached_s = min(reached_s, step_s)
 
@@ -278,12 +299,11 @@ class DivisionSearch:
             for _ in range(POLISHED):
                 if now is None or self.done:
                     break
-                self.run_once(now)
+                self.learn(now, self.pieces.path(now))
                 now = self.recomputed_elsewhere(now, ranks)
 
-    def run_once(self, held: Division) -> float:
+    def learn(self, held: Division, path: CriticalPath) -> float:
         """The schedule's seconds on a division that fits; its path is known from then on."""
-        path = self.pieces.path(held)
         self.tried.add(held)
         self.paths.append(path.counts)
         if path.step_s < self.best_s:
