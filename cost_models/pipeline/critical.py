@@ -170,11 +170,11 @@ class Line:
         both, first = times.reshape(-1, len(durations_s)), 0
         for waits in waves:
             last = first + waits.shape[1]
-            now, ready, (free, sent, posted, queued) = ends[first:last], came[first:last], both.take(waits, axis=0)
-            np.maximum(sent, posted, out=ready)
-            np.maximum(ready, queued, out=ready)
+            now, ready, known = ends[first:last], came[first:last], both.take(waits, axis=0)
+            np.maximum(known[1], known[2], out=ready)
+            np.maximum(ready, known[3], out=ready)
             ready += sent_s[first:last]
-            np.maximum(free, ready, out=now)
+            np.maximum(known[0], ready, out=now)
             now += spent_s[first:last]
             first = last
         return Runs(self, ends, came)

@@ -68,7 +68,7 @@ def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule:
     if is_interleaved(schedule):
         counted = Divisions.of(division)
         held = pieces_of(loads, 0.0).before_recomputation(counted)
-        ranks = np.maximum(held.recomputing(counted.full, counted.part), held.emptied)[0]
+        ranks = np.maximum(held.recomputing(counted.full.T, counted.part.T), held.emptied)[:, 0]
     else:
         each, account = loads.needs(division.choices), loads.memory_account
         running = account.running(each) + account.gradients(each, ACCUMULATING)

@@ -106,12 +106,12 @@ def test_many_divisions_are_each_its_segments(schedule: str, virtual: int, many:
     assert [all_.one(number) for number in range(len(all_))] == found
     spent, steps = pieces.all_durations_s(all_), pieces.runs(all_).steps_s
     ranks = pieces.before_recomputation(all_)
-    moments, most = ranks.moments(all_.full, all_.part), ranks.most(all_.full, all_.part)
+    moments, most = ranks.moments(all_.full.T, all_.part.T), ranks.most(all_.full.T, all_.part.T)
     for number, division in enumerate(found):
         spent_s, held, emptied = by_hand(pieces, division)
         assert spent[number] == pytest.approx(spent_s)
         assert moments[..., number] + pieces.memory_limit == pytest.approx(held)
-        assert ranks.emptied[number] + pieces.memory_limit == pytest.approx(emptied)
+        assert ranks.emptied[:, number] + pieces.memory_limit == pytest.approx(emptied)
         assert most[number] + pieces.memory_limit == pytest.approx(max(held.max(), emptied.max()))
         assert steps[number] == pieces.step_s(division)
 
@@ -157,12 +157,17 @@ def test_neighbours_are_divisions_and_those_fit_that_are_said_to(recompute: str,
                     assert tuple((one[target] - one[source]).tolist()) in moves
 
 
+def mended(pieces: ChainCosts, here: Divisions, kind: str) -> tuple[Divisions, np.ndarray]:
+    ranks = pieces.before_recomputation(here)
+    return fitting(pieces, here, ranks, ranks.recomputing(here.full.T, here.part.T), kind)
+
+
 @pytest.mark.parametrize(("kind", "other"), [("full", "part"), ("part", "full")])
 def test_no_more_is_recomputed_beside_than_fits_without(kind: str, other: str) -> None:
     """Of what recomputes everything under an ample wall each rank recomputes less by as many as are looked at."""
     ample = walled(chain(3, "interleaved", 2, "auto", 14, 6), 3.0)
     here = Divisions.of(replace(ample.pinned(even_stages(ample)), **{kind: ample.counts(even_stages(ample))}))
-    found, _ = fitting(ample, here, ample.before_recomputation(here), FULL if kind == "full" else PART)
+    found, _ = mended(ample, here, FULL if kind == "full" else PART)
     fewer = ample.by_rank(getattr(here, kind) - getattr(found, kind)).sum(axis=1)
     assert (fewer == MENDED).all() and (getattr(found, other) == 0).all()
 
@@ -171,7 +176,7 @@ def test_no_more_is_recomputed_beside_than_fits_without(kind: str, other: str) -
 def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None:
     pieces = walled(chain(3, "interleaved", 2, "auto", 14, 6), 0.93)
     here = Divisions.of(pieces.pinned(even_stages(pieces)))
-    found, beyond = fitting(pieces, here, pieces.before_recomputation(here), FULL if kind == "full" else PART)
+    found, beyond = mended(pieces, here, FULL if kind == "full" else PART)
     assert beyond == pytest.approx(pieces.most_excess(found))
     assert pieces.most_excess(here) > 0 >= pieces.most_excess(found)
     counts = getattr(found, kind)

@@ -203,11 +203,12 @@ class ChainCosts:
 
     def before_recomputation(self, many: Divisions) -> RankExcess:
         """What ranks need of these stages, whatever they recompute."""
-        return RankExcess.of(self.memory, self.held_by_rank, self.standing, many.ends, self.memory_limit)
+        ends = np.ascontiguousarray(many.ends.T)
+        return RankExcess.of(self.memory, self.held_by_rank, self.standing, ends, self.memory_limit)
 
     def most_excess(self, many: Divisions) -> np.ndarray:
         """[many]: bytes by which the fullest rank exceeds the limit."""
-        return self.before_recomputation(many).most(many.full, many.part)
+        return self.before_recomputation(many).most(many.full.T, many.part.T)
 
     def over(self, division: Division) -> float:
         """The same of one division."""
@@ -305,11 +306,11 @@ def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Div
     if ranks.emptied.max() > 0:
         return None
     while True:
-        running = ranks.recomputing(np.array([division.full]), np.array([division.part]))
+        running = ranks.recomputing(np.array(division.full)[:, None], np.array(division.part)[:, None])[:, 0]
         if running.max() <= 0:
             return division
-        for rank in np.flatnonzero(running[0] > 0).tolist():
-            for _ in range(max(1, int(running[0, rank] / (saving * weight[rank].max())))):
+        for rank in np.flatnonzero(running > 0).tolist():
+            for _ in range(max(1, int(running[rank] / (saving * weight[rank].max())))):
                 free = [k for k in range(rank, pieces.stages, pieces.ranks) if full[k] < counts[k]]
                 if not free:
                     return None

@@ -73,7 +73,8 @@ class DivisionSearch:
     bound_s    which no division undercuts
     last       the last answer of the program
     paths      those known, as counts of actions
-    tried      divisions that were run
+    ran        divisions on which the schedule was run, with its longest path
+    tried      divisions that were taken, or what recomputation made of them
     few        whether the program is solved in whole numbers, once it was built
     begun      (the division, the paths known) from which neighbours are searched
     searched   times that they were
@@ -90,6 +91,7 @@ class DivisionSearch:
         self.best_s, self.bound_s = np.inf, 0.0
         self.last: Division | None = None
         self.paths: list[np.ndarray] = []
+        self.ran: dict[Division, CriticalPath] = {}
         self.tried: set[Division] = set()
         self.few: bool | None = None
         self.begun: tuple[Division, list[np.ndarray]] | None = None
@@ -154,7 +156,7 @@ class DivisionSearch:
         if len(self.pieces) < self.pieces.stages:
             return None
         if self.begun is None:
-            self.paths = [*self.pieces.rounds.paths, self.pieces.path(start).counts]
+            self.paths = [*self.pieces.rounds.paths, self.path(start).counts]
             self.take(start)
             if self.best_s > self.limit_s * NEAR:
                 return None
@@ -190,11 +192,11 @@ class DivisionSearch:
     def even_s(self) -> float:
         """The same, as run."""
         assert self.evenly_held is not None
-        return self.pieces.step_s(self.evenly_held)
+        return self.path(self.evenly_held).step_s
 
     def program(self, even: Division) -> PartitionMilp:
         """The integer program with the paths that are known, and that of even stages."""
-        p, first = self.pieces, self.pieces.path(even)
+        p, first = self.pieces, self.path(even)
         milp = PartitionMilp(p, first.step_s)
         self.paths = [*p.rounds.paths, first.counts]
         for path in self.paths:
@@ -219,7 +221,7 @@ class DivisionSearch:
         if found.division is None or self.bound_s >= self.limit_s:
             return False
         self.last = found.division
-        self.paths.append(self.pieces.path(found.division).counts)
+        self.paths.append(self.path(found.division).counts)
         milp.add_path(self.paths[-1])
         milp.hold_exceeded(found.division)
         self.take(found.division)
@@ -249,7 +251,7 @@ class DivisionSearch:
         """
         now, since, been = start, 0, set(Divisions.of(start).keys)
         best_s: list[float] = []  # before each step
-        reached_s = self.pieces.step_s(start) if self.pieces.over(start) <= 0 else np.inf
+        reached_s = self.path(start).step_s if self.pieces.over(start) <= 0 else np.inf
         for step in range(STEPS):
             best_s.append(self.best_s)
             if self.done or since > PATIENCE:
@@ -299,11 +301,18 @@ class DivisionSearch:
             for _ in range(POLISHED):
                 if now is None or self.done:
                     break
-                self.learn(now, self.pieces.path(now))
+                self.learn(now, self.path(now))
                 now = self.recomputed_elsewhere(now, ranks)
+
+    def path(self, division: Division) -> CriticalPath:
+        """The longest path of the schedule on a division, which is run on each once."""
+        if division not in self.ran:
+            self.ran[division] = self.pieces.path(division)
+        return self.ran[division]
 
     def learn(self, held: Division, path: CriticalPath) -> float:
         """The schedule's seconds on a division that fits; its path is known from then on."""
+        self.ran[held] = path
         self.tried.add(held)
         self.paths.append(path.counts)
         if path.step_s < self.best_s:
@@ -323,7 +332,7 @@ class DivisionSearch:
         while True:
             near = recomputed_otherwise(self.pieces, now, lengths_s, each_s)
             more_s = self.pieces.again_s(near) - self.pieces.again_s(now)
-            all_s = np.where(ranks.most(near.full, near.part)[:, None] <= 0, lengths_s + more_s @ runs.T, np.inf)
+            all_s = np.where(ranks.most(near.full.T, near.part.T)[:, None] <= 0, lengths_s + more_s @ runs.T, np.inf)
             chosen = int(all_s.max(axis=1).argmin()) if len(near) else -1
             if chosen < 0 or all_s[chosen].max() >= lengths_s.max() * (1 - 1e-9):
                 return None if now is here else now.one(0)
@@ -340,6 +349,6 @@ class DivisionSearch:
         self.tried.add(division)
         held = self.evenly_held if division == self.even else fitted(self.pieces, division)
         if held is not None:
-            step_s = self.even_s if division == self.even else self.pieces.step_s(held)
+            step_s = self.path(held).step_s
             if step_s < self.best_s:
                 self.best, self.best_s = held, step_s

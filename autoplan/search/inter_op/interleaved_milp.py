@@ -222,10 +222,10 @@ class PartitionMilp:
         """Of each rank that a division overfills, the moment at which it does so most."""
         many = Divisions.of(division)
         excess = self.pieces.before_recomputation(many)
-        for rank, own in enumerate(excess.moments(many.full, many.part)[..., 0]):
+        for rank, own in enumerate(excess.moments(many.full.T, many.part.T)[..., 0]):
             if own.max() > 0:
                 self.hold_at(rank, int(own.argmax()))
-            if excess.emptied[0, rank] > 0:
+            if excess.emptied[rank, 0] > 0:
                 self.hold_at(rank, EMPTIED)
 
     def hold_at(self, rank: int, number: int) -> None:

@@ -79,7 +79,7 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
         update = 0.0 if data.offloads else max((total - elsewhere) * account.update_share, alone)
         moments.append(Moment((total - elsewhere) * data.optimizer_share, 0.0, update))
         if data.zero:
-            gradients = account.gradients_at(each, loads.emptied[None, None]).item()
+            gradients = account.gradients_at(each, whole, loads.emptied[None, None]).item()
             moments.append(Moment(gradients, 0.0, unit * data.prices.stored))
     else:
         moments = [Moment(0.0, ahead, max(part.forward for part in parts))]

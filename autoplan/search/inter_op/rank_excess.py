@@ -21,11 +21,11 @@ class RankExcess:
 
     memory            the account
     held              [d, moments, v]: microbatches in flight on each rank's stages
-    begin             [many, v·d]: the number of each stage's first segment among those that may be recomputed
-    flight            [many, v·d]: bytes for each microbatch in flight
+    begin             [v·d, many]: the number of each stage's first segment among those that may be recomputed
+    flight            [v·d, many]: bytes for each microbatch in flight
     running           [d, moments, many], or of one moment: bytes beyond the limit while the schedule runs, beside what
                       is in flight
-    emptied           [many, d]: bytes beyond the limit between two steps
+    emptied           [d, many]: bytes beyond the limit between two steps
     """
 
     memory: SegmentBytes
@@ -41,47 +41,55 @@ class RankExcess:
     ) -> RankExcess:
         """
         standing  [d, moments, v] of gradients, and [d, 1, v] with nothing in flight
-        ends      [many, v·d + 1], as of ``Divisions``
+        ends      [v·d + 1, many]: where each stage begins, and the chain's end
         """
-        none = np.zeros_like(ends[:, :-1])
-        each = memory.stages(ends[:, :-1], ends[:, 1:], none, none)
+        each = memory.stages(ends[:-1], ends[1:], 0, 0)
         ranks = each.by_rank(len(held))
-        running, emptied = (memory.gradients_at(each, part) - limit for part in standing)
-        running = running + memory.running(ranks).T[:, None]
-        emptied = emptied[:, 0].T + memory.emptied(ranks)
-        return RankExcess(memory, held, memory.index[ends[:, :-1]], each.flight, running, emptied)
+        running, emptied = (memory.gradients_at(each, ranks, part) - limit for part in standing)
+        running = running + memory.running(ranks)[:, None]
+        emptied = emptied[:, 0] + memory.emptied(ranks)
+        return RankExcess(memory, held, memory.index[ends[:-1]], each.flight, running, emptied)
 
     def picked(self, numbers: np.ndarray) -> RankExcess:
-        begin, flight, emptied = (part[numbers] for part in (self.begin, self.flight, self.emptied))
-        return RankExcess(self.memory, self.held, begin, flight, self.running[..., numbers], emptied)
+        begin, flight, running, emptied = (
+            part.take(numbers, axis=-1) for part in (self.begin, self.flight, self.running, self.emptied)
+        )
+        return RankExcess(self.memory, self.held, begin, flight, running, emptied)
 
     def recomputing(self, full: np.ndarray, part: np.ndarray) -> np.ndarray:
-        """[many, d]: the same at its fullest moment."""
-        return np.asarray(self.moments(full, part).max(axis=1).T)
+        """[d, many]: bytes by which each rank exceeds the limit at its fullest moment."""
+        flying, beside = self.parts(full, part)
+        if beside.shape[1] == 1:
+            return np.asarray(flying.max(axis=1) + beside[:, 0])
+        return np.asarray((flying + beside).max(axis=1))
 
     def moments(self, full: np.ndarray, part: np.ndarray) -> np.ndarray:
         """[d, moments, many]: bytes by which each rank exceeds the limit while it runs, less than nothing where it
         doesn't.
 
-        full, part  [many, v·d]: segments of each stage that are recomputed in full, and then selectively
+        full, part  [v·d, many]: segments of each stage that are recomputed in full, and then selectively
         """
+        flying, beside = self.parts(full, part)
+        return np.asarray(flying + beside)
+
+    def parts(self, full: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(of these what is in flight, what stands beside; the latter perhaps of one moment)"""
         sums, tops, begin = self.memory.sums, self.memory.tops, self.begin
         middle = begin + full
         end = middle + part
         saved = sums["full"][middle] - sums["full"][begin] + (sums["part"][end] - sums["part"][middle])
         again = np.maximum(tops["full"][begin, middle], tops["part"][middle, end])
-        flight, whole = self.by_rank(self.flight - saved), self.by_rank(again).max(axis=1)
-        return np.asarray(self.held @ flight.transpose(2, 1, 0) + (self.running + whole.T[:, None]))
+        flight, whole = self.by_rank(self.flight - saved), self.by_rank(again).max(axis=0)
+        return self.held @ flight.swapaxes(0, 1), self.running + whole[:, None]
 
     def most(self, full: np.ndarray, part: np.ndarray) -> np.ndarray:
         """[many]: bytes by which the fullest rank exceeds the limit, also with nothing in flight. Of one division: of
         as many as there are counts."""
-        return np.asarray(np.maximum(self.recomputing(full, part), self.emptied).max(axis=1))
+        return np.asarray(np.maximum(self.recomputing(full, part), self.emptied).max(axis=0))
 
     def by_rank(self, of_stages: np.ndarray) -> np.ndarray:
-        """[many, v, d] of [many, v·d]: stage k is on rank k mod d."""
-        ranks = len(self.held)
-        return of_stages.reshape(len(of_stages), of_stages.shape[1] // ranks, ranks)
+        """[v, d, many] of [v·d, many]: stage k is on rank k mod d."""
+        return of_stages.reshape(len(of_stages) // len(self.held), len(self.held), of_stages.shape[1])
 
 
 def padded(held: Sequence[np.ndarray]) -> np.ndarray:

@@ -77,12 +77,17 @@ class StageBytes:
         return self.working + self.gathered + self.again
 
     def by_rank(self, ranks: int) -> StageBytes:
-        """[…, d] of […, v·d]: stage k is on rank k modulo d. A rank has the sum of its stages' states and flights (of
+        """[d, …] of [v·d, …]: stage k is on rank k modulo d. A rank has the sum of its stages' states and flights (of
         one microbatch in flight on each), and the largest of their buffers and transients."""
-        parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        shaped = {name: part.reshape(*part.shape[:-1], part.shape[-1] // ranks, ranks) for name, part in parts.items()}
-        summed = ("parameters", "elsewhere", "bucketed", "frozen", "reads", "flight")
-        return StageBytes(**{n: part.sum(axis=-2) if n in summed else part.max(axis=-2) for n, part in shaped.items()})
+
+        def dealt(part: np.ndarray) -> np.ndarray:
+            return part.reshape(-1, ranks, *part.shape[1:])
+
+        parts = {name: dealt(getattr(self, name)) for name in self.__dataclass_fields__ if name != "reads"}
+        summed = ("parameters", "elsewhere", "bucketed", "frozen", "flight")
+        whole = {n: part.sum(axis=0) if n in summed else part.max(axis=0) for n, part in parts.items()}
+        reads = np.array([dealt(part).sum(axis=0) for part in self.reads]).reshape(-1, *whole["flight"].shape)
+        return StageBytes(**whole, reads=reads)
 
 
 @dataclass(frozen=True)
@@ -221,17 +226,17 @@ class SegmentBytes:
         elsewhere = self.elsewhere_once(held) * self.sharded_gradients[standing]
         return self.once(held) * self.gradient_shares[standing] - elsewhere + held.bucketed * BESIDE[standing]
 
-    def gradients_at(self, each: StageBytes, standing: np.ndarray) -> np.ndarray:
-        """[ranks, moments, many] of stages [many, v·d], or of one such row; where all is alike of one moment.
+    def gradients_at(self, each: StageBytes, whole: StageBytes, standing: np.ndarray) -> np.ndarray:
+        """[ranks, moments, many] of stages [v·d, many], or of one such column; where all is alike of one moment.
 
+        whole     the same by rank
         standing  [ranks, moments, v]
         """
         ranks, _, count = standing.shape
         if (standing == standing[0, 0, 0]).all():  # a parameter that several stages of a rank read has one gradient
-            whole = self.gradients(each.by_rank(ranks), int(standing[0, 0, 0]))
-            return whole.reshape(-1, 1, ranks).T
+            return self.gradients(whole, int(standing[0, 0, 0])).reshape(ranks, 1, -1)
         parts = (self.once(each), self.elsewhere_once(each), each.bucketed)
-        once, elsewhere, bucketed = (part.reshape(-1, count, ranks).T for part in parts)
+        once, elsewhere, bucketed = (part.reshape(count, ranks, -1).swapaxes(0, 1) for part in parts)
         found = self.gradient_shares[standing] @ once - self.sharded_gradients[standing] @ elsewhere
         return np.asarray(found + BESIDE[standing] @ bucketed)
 

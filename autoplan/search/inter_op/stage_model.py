@@ -232,11 +232,11 @@ class StageModel:
         ranks, hosted = each.by_rank(count), np.array([self.hosted_bytes(stage) for stage in stages])
         held, standing = (padded([rows[rank] for rank in dealt]) for rows in (self.moments, self.standing))
         flights, hosts = ((held @ part.reshape(-1, count).T[..., None])[..., 0] for part in (each.flight, hosted))
-        gradients = np.broadcast_to(account.gradients_at(each, standing)[..., 0], flights.shape)
+        gradients = np.broadcast_to(account.gradients_at(each, ranks, standing)[..., 0], flights.shape)
         fullest, places = (flights + gradients).argmax(axis=1), np.arange(count)
         flying, stands, with_host = flights[places, fullest], gradients[places, fullest], hosts.max(axis=1)
-        emptied = account.gradients_at(each, np.broadcast_to(self.emptied, (count, 1, len(self.emptied))))[:, 0, 0]
-        after = account.update(ranks) + emptied - stands - flying - ranks.buffers
+        left = np.broadcast_to(self.emptied, (count, 1, len(self.emptied)))
+        after = account.update(ranks) + account.gradients_at(each, ranks, left)[:, 0, 0] - stands - flying - ranks.buffers
         parameters, elsewhere, frozen = account.once(ranks), account.elsewhere_once(ranks), account.frozen_once(ranks)
         frozen_hosted = np.array([self.frozen_hosted[stage.first : stage.last].sum() for stage in stages])
         with_host += frozen_hosted.reshape(-1, count).sum(axis=0)

@@ -32,9 +32,12 @@ def neighbours(pieces: ChainCosts, division: Division, paths: np.ndarray) -> tup
     lengths_s = np.tensordot(paths, pieces.durations_s(division), 2)
     found = moved(pieces, here, paths, lengths_s)
     if pieces.recompute == "auto" and pieces.repeated.any():
-        found = joined(found, recomputed_otherwise(pieces, here, lengths_s, again_s(pieces, paths)))
-        ranks = pieces.before_recomputation(found)
-        ways = [fitting(pieces, found, ranks, kind) for kind in ((FULL, PART) if saves(pieces) else (FULL,))]
+        others = recomputed_otherwise(pieces, here, lengths_s, again_s(pieces, paths))
+        number = np.minimum(np.arange(len(found) + len(others)), len(found))  # stages of others are those that are here
+        ranks = pieces.before_recomputation(joined(found, here)).picked(number)
+        found = joined(found, others)
+        over = ranks.recomputing(found.full.T, found.part.T)
+        ways = [fitting(pieces, found, ranks, over, kind) for kind in ((FULL, PART) if saves(pieces) else (FULL,))]
         return joined(*(way for way, _ in ways)), np.concatenate([beyond for _, beyond in ways])
     return found, pieces.most_excess(found)
 
@@ -135,36 +138,44 @@ def again_s(pieces: ChainCosts, paths: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return backward * float(pieces.full_s[places].mean()), backward * float(pieces.part_s[places].mean())
 
 
-def fitting(pieces: ChainCosts, many: Divisions, ranks: RankExcess, kind: str) -> tuple[Divisions, np.ndarray]:
+def fitting(
+    pieces: ChainCosts, many: Divisions, ranks: RankExcess, over: np.ndarray, kind: str
+) -> tuple[Divisions, np.ndarray]:
     """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the memory limit, of
     those stages of which most is held; and fewer, of those of which least is, where they fit without. With it the bytes
     by which the fullest rank of each then exceeds the limit.
 
     ranks  what they need, whatever they recompute
+    over   [d, many]: the bytes by which ranks exceed the limit while they run
     """
-    most, counts, memory = pieces.most_held.T.ravel(), pieces.counts_of(many), pieces.memory
-    more, other = (many.full.copy(), many.part) if kind == FULL else (many.part.copy(), many.full)
+    most, counts, memory = pieces.most_held.T[..., None], pieces.counts_of(many).T, pieces.memory
+    more, other = (many.full.T.copy(), many.part.T) if kind == FULL else (many.part.T.copy(), many.full.T)
     keeps = memory.inputs if kind == FULL else memory.selective
-    saved = float((memory.kept - keeps)[pieces.repeated].max())
-    over = ranks.recomputing(many.full, many.part)
+    saved, over = float((memory.kept - keeps)[pieces.repeated].max()), over.copy()
 
-    def change(able: np.ndarray, chosen: np.ndarray, which: np.ndarray, by: int) -> bool:
-        number, rank = np.nonzero(which & np.isfinite(np.take_along_axis(able, chosen[:, None], axis=1)[:, 0]))
-        if not number.size:
-            return False
-        more[number, chosen[number, rank] * pieces.ranks + rank] += by
-        rows = np.flatnonzero(np.bincount(number))
-        counted = (more[rows], other[rows]) if kind == FULL else (other[rows], more[rows])
-        over[rows] = ranks.picked(rows).recomputing(*counted)
-        return True
+    def change(rows: np.ndarray, chosen: np.ndarray, which: np.ndarray, by: int) -> np.ndarray:
+        """Of the divisions with these numbers those that changed, on the chosen stage of each rank for which ``which``
+        stands."""
+        rank, place = np.nonzero(which)
+        more[chosen[rank, place] * pieces.ranks + rank, rows[place]] += by
+        changed = rows[np.flatnonzero(np.bincount(place))]
+        counted = (more[:, changed], other[:, changed])
+        over[:, changed] = ranks.picked(changed).recomputing(*(counted if kind == FULL else counted[::-1]))
+        return changed
 
+    rows = np.flatnonzero((over > 0).any(axis=0))
     for _ in range(MENDED):
-        able = pieces.by_rank(np.where(more + other < counts, most, -np.inf))
-        if not change(able, able.argmax(axis=1), over > 0, 1):
+        able = np.where(ranks.by_rank(more[:, rows] + other[:, rows] < counts[:, rows]), most, -np.inf)
+        which = (over[:, rows] > 0) & np.isfinite(able.max(axis=0))
+        if not which.any():
             break
+        rows = change(rows, able.argmax(axis=0), which, 1)
+    rows = np.arange(len(many))
     for _ in range(MENDED):
-        able = pieces.by_rank(np.where(more > 0, most, np.inf))
-        if not change(able, able.argmin(axis=1), over + saved * able.min(axis=1) <= 0, -1):
+        able = np.where(ranks.by_rank(more[:, rows] > 0), most, np.inf)
+        which = over[:, rows] + saved * able.min(axis=0) <= 0
+        if not which.any():
             break
-    found = replace(many, full=more) if kind == FULL else replace(many, part=more)
-    return found, np.maximum(over, ranks.emptied).max(axis=1)
+        rows = change(rows, able.argmin(axis=0), which, -1)
+    found = replace(many, full=more.T) if kind == FULL else replace(many, part=more.T)
+    return found, np.maximum(over, ranks.emptied).max(axis=0)
