@@ -4,6 +4,7 @@ Stage k of v·d is on rank k mod d. Seconds are of one microbatch on one stage.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -42,7 +43,6 @@ __all__ = [
     "least_chunk_rounds",
     "least_held",
     "rank_paths",
-    "rounds_of",
     "split_backward",
     "splits",
 ]  # fmt: skip
@@ -55,52 +55,78 @@ TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ra
 
 @dataclass(frozen=True)
 class InterleavedSchedule:
-    """One schedule.
+    """One schedule; each part of it is drawn when it is first asked for.
 
-    script    its actions
-    held      for each rank [moments, v]: the microbatches that it holds on each of its stages
-    standing  for each rank [moments, v]: what stands then of each stage's gradients
-    emptied   [v]: the same with nothing in flight, when most does
-    paths     [paths, DURATIONS, v·d]: how often paths through it run each stage's actions and messages
-    """
-
-    script: Script
-    held: tuple[np.ndarray, ...]
-    standing: tuple[np.ndarray, ...]
-    emptied: np.ndarray
-    paths: np.ndarray
-
-
-def rounds_of(
-    schedule: str, ranks: int, microbatches: int, virtual_stages: int, ahead: int = AHEAD, turns: bool = False
-) -> InterleavedSchedule:
-    """
     ahead  as of ``step.receives_ahead``
     turns  whether a stage's gradients stand from its first backward, and are sent in its last one
     """
-    sizes = (ranks, microbatches, virtual_stages)
-    rows = rank_paths(*sizes)
-    chosen = list(dict.fromkeys([*range(ranks), *range(len(rows) - ranks, len(rows))]))  # through the first, the last
-    paths = np.zeros((len(chosen), DURATIONS, len(rows)))
-    paths[:, :2] = rows[chosen, None]
-    turning = np.array(chosen)[:, None]                            # the stages at which paths turn back
-    if splits(schedule):
-        paths, turning = np.zeros((1, DURATIONS, len(rows))), np.array([[len(rows) - 1]])
-        paths[:, :2] = 1.0  # one microbatch there and back
-        paths[0, 1, 0] = 0.0
-    stage = np.arange(len(rows))
-    paths[:, SENT_FORWARD], paths[:, SENT_BACK] = stage <= turning, stage < turning
-    if not ahead:  # each action of a path reads its message
-        paths[:, SENT_FORWARD:] = paths[:, :2]
-    paths[:, SENT_FORWARD, 0] = paths[:, SENT_BACK, -1] = 0.0
-    held, chunk = held_chunks(schedule, *sizes), np.arange(virtual_stages)
-    standing, emptied = tuple(np.full_like(rows, ACCUMULATING) for rows in held), np.full(virtual_stages, SENDING)
-    if turns and in_one_round(schedule, ranks, microbatches):
-        acting = chunk[::-1, None]  # the last first
-        turn = np.where(chunk < acting, WAITING, np.where(chunk > acting, REDUCED, ACCUMULATING))
-        held, standing = tuple((chunk <= acting) * rows for rows in held), (turn,) * ranks
-        emptied = np.where(chunk > 0, REDUCED, SENDING)
-    return InterleavedSchedule(script(schedule, *sizes, ahead), held, standing, emptied, paths)
+
+    schedule: str
+    ranks: int
+    microbatches: int
+    virtual_stages: int
+    ahead: int = AHEAD
+    turns: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.ranks, self.microbatches, self.virtual_stages
+
+    @cached_property
+    def script(self) -> Script:
+        """Its actions."""
+        return script(self.schedule, *self.sizes, self.ahead)
+
+    @cached_property
+    def held(self) -> tuple[np.ndarray, ...]:
+        """For each rank [moments, v]: the microbatches that it holds on each of its stages."""
+        held = held_chunks(self.schedule, *self.sizes)
+        return tuple((self.chunk <= self.acting) * rows for rows in held) if self.in_turn else held
+
+    @cached_property
+    def standing(self) -> tuple[np.ndarray, ...]:
+        """For each rank [moments, v]: what stands then of each stage's gradients."""
+        if not self.in_turn:
+            return tuple(np.full_like(rows, ACCUMULATING) for rows in self.held)
+        turn = np.where(self.chunk > self.acting, REDUCED, ACCUMULATING)
+        return (np.where(self.chunk < self.acting, WAITING, turn),) * self.ranks
+
+    @cached_property
+    def emptied(self) -> np.ndarray:
+        """[v]: the same with nothing in flight, when most does."""
+        return np.where(self.in_turn & (self.chunk > 0), REDUCED, SENDING)
+
+    @property
+    def in_turn(self) -> bool:
+        return self.turns and in_one_round(self.schedule, self.ranks, self.microbatches)
+
+    @property
+    def chunk(self) -> np.ndarray:
+        return np.arange(self.virtual_stages)
+
+    @property
+    def acting(self) -> np.ndarray:
+        """[v, 1]: the stage that is at its backward, of each moment; the last one first."""
+        return self.chunk[::-1, None]
+
+    @cached_property
+    def paths(self) -> np.ndarray:
+        """[paths, DURATIONS, v·d]: how often paths through it run each stage's actions and messages."""
+        ranks, rows = self.ranks, rank_paths(*self.sizes)
+        chosen = list(dict.fromkeys([*range(ranks), *range(len(rows) - ranks, len(rows))]))  # through the first, the last
+        paths = np.zeros((len(chosen), DURATIONS, len(rows)))
+        paths[:, :2] = rows[chosen, None]
+        turning = np.array(chosen)[:, None]                        # the stages at which paths turn back
+        if splits(self.schedule):
+            paths, turning = np.zeros((1, DURATIONS, len(rows))), np.array([[len(rows) - 1]])
+            paths[:, :2] = 1.0  # one microbatch there and back
+            paths[0, 1, 0] = 0.0
+        stage = np.arange(len(rows))
+        paths[:, SENT_FORWARD], paths[:, SENT_BACK] = stage <= turning, stage < turning
+        if not self.ahead:  # each action of a path reads its message
+            paths[:, SENT_FORWARD:] = paths[:, :2]
+        paths[:, SENT_FORWARD, 0] = paths[:, SENT_BACK, -1] = 0.0
+        return paths
 
 
 def in_one_round(schedule: str, ranks: int, microbatches: int) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Device
 from autoplan.cost.gathered_optimizer import WholeCost, whole_cost
-from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved, rounds_of
+from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved
 from autoplan.cost.step import in_one_pass, optimizer_passes, optimizer_states, receives_ahead, straggling
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
@@ -153,13 +153,13 @@ class CandidateCosts:
     def rounds(self, candidate: Candidate, turns: bool) -> InterleavedSchedule | None:
         """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search.
 
-        turns  as of ``rounds_of``
+        turns  as of ``InterleavedSchedule``
         """
         if not is_interleaved(candidate.schedule):
             return None
         sizes = (candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages)
         if (key := (*sizes, turns)) not in self.schedules:
-            self.schedules[key] = rounds_of(*sizes, receives_ahead(self.operators.topology.device), turns)
+            self.schedules[key] = InterleavedSchedule(*sizes, receives_ahead(self.operators.topology.device), turns)
         return self.schedules[key]
 
 

@@ -270,7 +270,9 @@ def held_chunks(schedule: str, ranks: int, microbatches: int, virtual_stages: in
         stage, kind = rows[rank, :, 0] // ranks, rows[rank, :, 1]
         change = (kind == FORWARD) * 1 - (kind == ends)
         held = np.cumsum(np.where(stage[:, None] == np.arange(virtual_stages), change[:, None], 0), axis=0)
-        found.append(undominated(np.unique(held, axis=0)))
+        total = np.cumsum(change)
+        peaks = (total > np.append(total[1:], 0)) & (change >= 0)  # at others no more is held than before, or after
+        found.append(undominated(np.unique(held[peaks], axis=0)))
     return tuple(found)
 
 

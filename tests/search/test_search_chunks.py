@@ -13,11 +13,11 @@ from autoplan.cost.interleaved import (
     ACCUMULATING,
     REDUCED,
     WAITING,
+    InterleavedSchedule,
     actions,
     least_chunk_rounds,
     least_held,
     rank_paths,
-    rounds_of,
 )
 from autoplan.search.inter_op import interleaved
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stages
@@ -62,7 +62,7 @@ def chain(
     return ChainCosts(
         forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, messages, memory, recompute, schedule,
         ranks, virtual_stages, microbatches, 1e9,
-        rounds_of(schedule, ranks, microbatches, virtual_stages, turns=turns),
+        InterleavedSchedule(schedule, ranks, microbatches, virtual_stages, turns=turns),
     )
 
 
@@ -142,7 +142,7 @@ def test_what_cannot_win_is_given_up() -> None:
 def test_seconds_and_bytes_are_those_of_the_schedule(schedule: str, virtual: int, factor: float, ahead: int) -> None:
     """With messages of about a tenth of an action, and with such that outlast actions."""
     pieces = chain(3, schedule, virtual, "none", 10, 6)
-    rounds = rounds_of(schedule, pieces.ranks, 6, virtual, ahead)
+    rounds = InterleavedSchedule(schedule, pieces.ranks, 6, virtual, ahead)
     pieces = replace(pieces, messages_s=factor * pieces.messages_s, rounds=rounds)
     division = pieces.pinned(even_stages(pieces))
     spent = pieces.durations_s(division)
@@ -163,7 +163,7 @@ def test_no_stages_undercut_the_known_paths_and_rounds(ranks: int, microbatches:
     for number in range(40):
         spent = np.zeros((5, ranks * virtual))
         spent[:2], ahead = rng.random((2, ranks * virtual)) ** 3, number % 2
-        rounds = rounds_of("interleaved", *sizes, ahead)
+        rounds = InterleavedSchedule("interleaved", *sizes, ahead)
         spent[3, 1:] = spent[4, :-1] = rng.random(ranks * virtual - 1) ** 3
         step_s = rounds.script.path(spent).step_s
         assert float((paths @ spent[:2].sum(axis=0)).max()) <= step_s * (1 + 1e-9)
@@ -189,7 +189,7 @@ def test_the_critical_path_holds_its_messages(schedule: str, ahead: int) -> None
 @pytest.mark.parametrize(("ranks", "microbatches", "virtual"), [(2, 18, 2), (4, 20, 3), (3, 15, 2), (4, 3, 2)])
 def test_what_a_rank_holds(schedule: str, ranks: int, microbatches: int, virtual: int) -> None:
     """The rounds between are alike, and every stage of a rank holds its least at once."""
-    held = rounds_of(schedule, ranks, microbatches, virtual).held
+    held = InterleavedSchedule(schedule, ranks, microbatches, virtual).held
     most = in_flight(schedule, ranks, microbatches, virtual)
     assert tuple(int(rows.sum(axis=1).max()) for rows in held) == most
     for rows, least in zip(held, least_held(schedule, ranks, microbatches), strict=True):
@@ -200,7 +200,7 @@ def test_what_a_rank_holds(schedule: str, ranks: int, microbatches: int, virtual
 def test_what_stands_where_stages_go_back_in_turn(ranks: int, microbatches: int, virtual: int) -> None:
     """By the order of actions: no backward finds more in flight or more gradients than a moment that is counted, and
     each of these is met."""
-    rounds = rounds_of("interleaved", ranks, microbatches, virtual, turns=True)
+    rounds = InterleavedSchedule("interleaved", ranks, microbatches, virtual, turns=True)
     for rank in range(ranks):
         counted = set(zip(*(map(tuple, of[rank].tolist()) for of in (rounds.held, rounds.standing)), strict=True))
         flying, done, met = [0] * virtual, [0] * virtual, set()

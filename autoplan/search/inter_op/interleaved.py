@@ -38,7 +38,8 @@ WHOLE_CUTS = 10    # such programs solved
 POLISHED = 12      # schedules run on what moves of recomputation lead to
 STEPS = 80         # from one division to the next
 PATIENCE = 10      # such steps without anything better
-CLOSE = 1.03       # times the limit, beyond which the best has to come nearer as quickly as it did
+CLOSE = 1.03       # times the limit, beyond which the best has to come nearer as quickly as it did, and isn't polished
+AGAIN = 1.01       # times the limit up to which neighbours are searched again, on another way: that gains little
 PACE = 5           # steps by which that is judged
 RUN = 32           # neighbours on which the schedule is run, of each step
 PATHS = 80         # the last known ones, by which neighbours are chosen
@@ -233,7 +234,7 @@ class DivisionSearch:
         self.begun = self.begun or (start, list(self.paths))
         start, known = self.begun
         for number in range(self.searched, most):
-            if number and self.best_s > self.limit_s * (CLOSE if number < len(MEANS) else 1):
+            if number and self.best_s > self.limit_s * (AGAIN if number < len(MEANS) else 1):
                 break
             if number < len(MEANS):
                 self.tabu_search(self.best or start, MEANS[number])
