@@ -10,6 +10,7 @@ import pytest
 from autoplan.cluster import ClusterSpec
 from autoplan.ir.graph import Block, Model, Typed
 from autoplan.options import OFFLOADS, RECOMPUTE, Parallelism, Training
+from autoplan.search.evaluate import line_s
 from autoplan.search.intra_op.solve import Weights
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, begin, candidates
@@ -21,15 +22,19 @@ from tests.support.hand_made import chain, f32, llama, node, sharing
 def test_no_bound_is_above_a_plan(cluster: str, pp: int) -> None:
     spec, pins = ClusterSpec.parse(cluster), Parallelism(dp=1, pp=pp)
     work = begin(llama(batch=16, seq=256, hidden=256, ffn=512, vocab=512), spec, Training(precision="fp32"), pins)
-    wall, plans = spec.usable_bytes, 0
-    for candidate in candidates(work.limits, pins):
+    wall, plans, schedules = spec.usable_bytes, 0, set[str]()
+    asked = [pins, replace(pins, pipeline_schedule="zero-bubble", micro_batch=4)][:pp]
+    for candidate in (candidate for one in asked for candidate in candidates(work.limits, one)):
         found = work.evaluate(candidate, wall)
         if found is None or candidate.tp == 1:
             continue
+        assert line_s(found.loads, found.stages) == pytest.approx(found.timeline.step_s, rel=1e-12)
+        schedules.add(candidate.schedule)
         plans += any(found.loads.summed_bytes((0, len(found.loads.chain))).values())
         for bound_s in bounds(work, candidate, wall):
             assert bound_s <= found.step_s * (1 + 1e-9), str(candidate)
     assert plans, "no plan sums gradients over the tensor axis"
+    assert pp == 1 or {"interleaved", "zero-bubble"} <= schedules
 
 
 @pytest.mark.parametrize(("pp", "tp"), [(1, 4), pytest.param(2, 2, marks=pytest.mark.slow)])

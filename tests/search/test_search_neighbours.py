@@ -223,6 +223,29 @@ def test_neighbours_are_searched_once_beside_a_plan(monkeypatch: pytest.MonkeyPa
     assert seen == list(MEANS[:1])
 
 
+def test_a_search_that_no_limit_ended_goes_on_under_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends as one without a limit, and what was searched isn't searched again."""
+    pieces, seen = walled(chain(3, "interleaved", 2, "auto", 9, 4), 0.8), list[float]()
+    free = DivisionSearch(pieces, few_integers=0)
+    at_once, whole = free.run(), DivisionSearch.tabu_search
+    assert at_once is not None
+
+    def tabu_search(search: DivisionSearch, start: Division, mean: float) -> None:
+        seen.append(mean)
+        whole(search, start, mean)
+
+    monkeypatch.setattr(DivisionSearch, "tabu_search", tabu_search)
+    search = DivisionSearch(pieces, free.best_s * 0.995, few_integers=0)
+    search.run()
+    assert seen == list(MEANS) and not search.given_up
+    search.limit_s = np.inf
+    assert search.run() == at_once and seen == [*MEANS, MEANS[-1]]
+    search.run()
+    assert len(seen) == 3
+    search.limit_s, search.stopped = free.best_s * 0.9, True
+    assert search.given_up
+
+
 def test_a_search_ends_where_its_pace_does_not_reach_the_limit() -> None:
     search = DivisionSearch(walled(chain(3, "interleaved", 2, "auto", 9, 4), 0.8), 1.0)
     for best_s, before_s, far in ((1.10, 1.14, True), (1.10, 1.16, False), (1.02, 1.02, False), (np.inf, np.inf, True)):
