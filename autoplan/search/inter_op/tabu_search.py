@@ -104,13 +104,15 @@ def recomputed_otherwise(
         )
         for full, some in alone
     ]  # fmt: skip
-    stages = np.arange(pieces.stages)
     for kind in range(1 + part):  # [stage that gives, chunk that takes]
-        takes_s = pieces.by_rank(each_s[kind]).swapaxes(1, 2)[:, stages % pieces.ranks]
-        longest_s = (lengths_s[:, None, None] + (takes_s - each_s[kind][:, :, None])).max(axis=0)
-        able = pieces.by_rank(free > 0).T[stages % pieces.ranks] & (counts[kind] > 0)[:, None]
-        able[stages, stages // pieces.ranks] = False
-        reached.append(np.where(able, longest_s, np.inf).ravel())
+        givers = np.flatnonzero(counts[kind])
+        takes_s = pieces.by_rank(each_s[kind]).swapaxes(1, 2)[:, givers % pieces.ranks]
+        longest_s = (lengths_s[:, None, None] + (takes_s - each_s[kind][:, givers, None])).max(axis=0)
+        able = pieces.by_rank(free > 0).T[givers % pieces.ranks]
+        able[np.arange(len(givers)), givers // pieces.ranks] = False
+        moved_s = np.full((pieces.stages, pieces.virtual_stages), np.inf)
+        moved_s[givers] = np.where(able, longest_s, np.inf)
+        reached.append(moved_s.ravel())
     chosen = shortest(np.concatenate(reached))
     found = np.repeat(counts[:, None], len(chosen), axis=1)
     rows, moves = np.arange(len(chosen)), chosen - len(alone) * pieces.stages
