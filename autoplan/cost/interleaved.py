@@ -20,7 +20,7 @@ from cost_models.pipeline import (
     held_chunks,
     script,
 )
-from cost_models.pipeline.critical import SENT_BACK, SENT_FORWARD, Runs
+from cost_models.pipeline.critical import SENT_BACK, SENT_FORWARD, ManyRuns
 from cost_models.pipeline.schedule import round_size
 from cost_models.pipeline.shared import Sharing
 
@@ -34,7 +34,7 @@ __all__ = [
     "Action",
     "CriticalPath",
     "InterleavedSchedule",
-    "Runs",
+    "ManyRuns",
     "actions",
     "chunk_rounds",
     "deals_rounds",
@@ -113,7 +113,8 @@ class InterleavedSchedule:
     def paths(self) -> np.ndarray:
         """[paths, DURATIONS, v·d]: how often paths through it run each stage's actions and messages."""
         ranks, rows = self.ranks, rank_paths(*self.sizes)
-        chosen = list(dict.fromkeys([*range(ranks), *range(len(rows) - ranks, len(rows))]))  # through the first, the last
+        # through the first stages, and through the last
+        chosen = list(dict.fromkeys([*range(ranks), *range(len(rows) - ranks, len(rows))]))
         paths = np.zeros((len(chosen), DURATIONS, len(rows)))
         paths[:, :2] = rows[chosen, None]
         turning = np.array(chosen)[:, None]                        # the stages at which paths turn back

@@ -81,8 +81,8 @@ class Evaluator:
     """Prices candidates; keeps what it found until the search ends.
 
     seconds  spent on cuts
-    begun    searches of chains of ranks with several stages, which a glance begins and an evaluation goes on with: other
-             operators often cost the same
+    begun    searches of chains of ranks with several stages, which a glance begins and an evaluation goes on with:
+             other operators often cost the same
     """
 
     costs: CandidateCosts

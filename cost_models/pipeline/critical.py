@@ -161,7 +161,7 @@ class Line:
             ends[place] = (ready if ready > free else free) + seconds
         return ends, came
 
-    def runs(self, durations_s: np.ndarray) -> Runs:
+    def runs(self, durations_s: np.ndarray) -> ManyRuns:
         """The schedule run on many choices of durations at once: [choices, many] seconds."""
         order, _, waves = self.waves
         spent = np.concatenate([durations_s.T, np.zeros((1, len(durations_s)))])
@@ -177,7 +177,7 @@ class Line:
             np.maximum(known[0], ready, out=now)
             now += spent_s[first:last]
             first = last
-        return Runs(self, ends, came)
+        return ManyRuns(self, ends, came)
 
     @cached_property
     def waves(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
@@ -213,7 +213,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Runs:
+class ManyRuns:
     """A schedule run on many choices of durations.
 
     ends_s, came_s  [actions + 1, choices], in the order of ``Line.waves``: when each is done, when what it reads came

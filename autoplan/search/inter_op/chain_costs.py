@@ -20,7 +20,7 @@ from autoplan.cost.interleaved import (
     SENT_FORWARD,
     CriticalPath,
     InterleavedSchedule,
-    Runs,
+    ManyRuns,
     split_backward,
     splits,
 )
@@ -220,7 +220,7 @@ class ChainCosts:
     def step_s(self, division: Division) -> float:
         return self.path(division).step_s
 
-    def runs(self, many: Divisions) -> Runs:
+    def runs(self, many: Divisions) -> ManyRuns:
         """The schedule run on each."""
         return self.rounds.script.line.runs(self.all_durations_s(many).reshape(len(many), -1))
 

@@ -235,8 +235,8 @@ class StageModel:
         gradients = np.broadcast_to(account.gradients_at(each, ranks, standing)[..., 0], flights.shape)
         fullest, places = (flights + gradients).argmax(axis=1), np.arange(count)
         flying, stands, with_host = flights[places, fullest], gradients[places, fullest], hosts.max(axis=1)
-        left = np.broadcast_to(self.emptied, (count, 1, len(self.emptied)))
-        after = account.update(ranks) + account.gradients_at(each, ranks, left)[:, 0, 0] - stands - flying - ranks.buffers
+        left = account.gradients_at(each, ranks, np.broadcast_to(self.emptied, (count, 1, len(self.emptied))))
+        after = account.update(ranks) + left[:, 0, 0] - stands - flying - ranks.buffers
         parameters, elsewhere, frozen = account.once(ranks), account.elsewhere_once(ranks), account.frozen_once(ranks)
         frozen_hosted = np.array([self.frozen_hosted[stage.first : stage.last].sum() for stage in stages])
         with_host += frozen_hosted.reshape(-1, count).sum(axis=0)
