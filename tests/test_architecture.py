@@ -103,6 +103,7 @@ ORDER = (
     "search.inter_op",
     "search.candidate_costs",
     "search.bounds",
+    "search.step_seconds",
     "search.evaluate",
     "search.state",
     "search.repriced",

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from autoplan.cost.step import timeline_runs
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
-from autoplan.search.evaluate import Evaluated, once_of_ranks, once_s, scheduled
+from autoplan.search.evaluate import Evaluated
 from autoplan.search.repriced import repriced
+from autoplan.search.step_seconds import once_of_ranks, once_s, scheduled
 
 COMPUTE, WAIT, BUBBLE, UPDATE = "compute", "collectives", "bubble", "update"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,15 +11,15 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.cost import Timeline, timeline
-from autoplan.cost.interleaved import is_interleaved, splits
-from autoplan.cost.step import Sharing, after_line_s, sharing_of, straggling
+from autoplan.cost.interleaved import is_interleaved
+from autoplan.cost.step import sharing_of, straggling
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.options import Inference, Training
 from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed, shared_once_s
 from autoplan.search.inter_op.byte_prices import EASING, duals, host_price, steep
-from autoplan.search.inter_op.chain_costs import ChainCosts, Division, backwards_of, pieces_of, unties
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, pieces_of, unties
 from autoplan.search.inter_op.interleaved import ChunkCuts, DivisionSearch, evenly
 from autoplan.search.inter_op.local_search import Bound, Runs, by_round_trips_s, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
@@ -29,9 +29,8 @@ from autoplan.search.intra_op.pareto import between, states_alone
 from autoplan.search.intra_op.solve import Solution, Weights
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
+from autoplan.search.step_seconds import scheduled, whole_s
 from autoplan.solver.engines import Infeasible
-
-ScheduleArguments = tuple[str, list[float], list[float], list[float], int, Sharing, int, list[float], int]
 
 
 @dataclass(frozen=True)
@@ -360,56 +359,3 @@ def finish(
     nodes = topology.devices // topology.levels[0].size
     step_s = whole_s(loads, stages) * straggling(nodes, topology.device)
     return Evaluated(candidate, point, loads, stages, memory, step_s, min(bound_s, step_s))
-
-
-def whole_s(loads: StageModel, stages: Sequence[StageChoice]) -> float:
-    """Seconds of the schedule and of what happens once a step. Only split backwards end at other times on other ranks
-    (``Timeline.ends_s``), so that others need no timeline."""
-    if splits(loads.candidate.schedule):
-        line = timeline(*scheduled(loads, stages))
-        return line.step_s + once_s(loads, stages, line)
-    sums_s, updates_s = once_of_ranks(loads, stages)
-    return line_s(loads, stages) + max(sums_s) + max(updates_s)
-
-
-def line_s(loads: StageModel, stages: Sequence[StageChoice]) -> float:
-    """Seconds of the schedule: as of its timeline, which takes longer to draw."""
-    arguments = scheduled(loads, stages)
-    _, forward_s, backward_s, messages_s, _, sharing, _, weights_s, _ = arguments
-    if loads.rounds is None or sharing.gain != 1:
-        return float(timeline(*arguments).step_s)
-    apart, none = splits(loads.candidate.schedule), np.zeros(len(stages))
-    inputs_s = np.subtract(backward_s, weights_s) if apart else backward_s
-    sent = np.array([0.0, *messages_s]), np.array([*messages_s, 0.0])
-    return loads.rounds.script.path(np.stack([forward_s, inputs_s, weights_s if apart else none, *sent])).step_s
-
-
-def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArguments:
-    """What ``cost.timeline`` and ``cost.step.timeline_runs`` ask of a chain that is cut."""
-    candidate, runs = loads.candidate, [(s.first, s.last) for s in stages]
-    backward_s, weights_s = backwards_of(loads, stages)
-    late_s = [loads.at(k).chain.gathered_late_s(at) for k, at in enumerate(runs)]
-    return (
-        candidate.schedule,
-        [loads.at(k).forward_s(at) + late_s[k][0] for k, at in enumerate(runs)],
-        [seconds + late_s[k][1] for k, seconds in enumerate(backward_s)],
-        [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
-        candidate.microbatches,
-        sharing_of(loads.data.prices.topology.device, candidate.pp, candidate.stage_devices),
-        candidate.virtual_stages,
-        weights_s,
-        loads.ahead,
-    )
-
-
-def once_s(loads: StageModel, stages: Sequence[StageChoice], line: Timeline) -> float:
-    """Seconds after the last backward that nothing hides: reductions and the update."""
-    return after_line_s(line, *once_of_ranks(loads, stages))
-
-
-def once_of_ranks(loads: StageModel, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
-    """Of each pipeline rank (what nothing hides of its collectives once a step, its update)."""
-    ranks = loads.candidate.pp
-    each = [loads.at(k).once_s((s.first, s.last)) for k, s in enumerate(stages)]
-    spent_s = [exposed(*times[:3], 0.0) for times in each]
-    return [sum(spent_s[r::ranks]) for r in range(ranks)], [sum(t[3] for t in each[r::ranks]) for r in range(ranks)]

@@ -10,11 +10,12 @@ from autoplan.cost.step import model_flops_per_s
 from autoplan.cost.zero_shares import added, joined
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
-from autoplan.search.evaluate import Evaluated, once_s
+from autoplan.search.evaluate import Evaluated
 from autoplan.search.inter_op.data_shares import low_rank_cost
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.problem_inputs import Prepared
+from autoplan.search.step_seconds import once_s
 
 FACTORS = "gradients' factors"
 
