@@ -10,10 +10,10 @@ import pytest
 from autoplan.cluster import ClusterSpec
 from autoplan.ir.graph import Block, Model, Typed
 from autoplan.options import OFFLOADS, RECOMPUTE, Parallelism, Training
-from autoplan.search.evaluate import line_s
 from autoplan.search.intra_op.solve import Weights
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, begin, candidates
+from autoplan.search.step_seconds import line_s
 from tests.support.hand_made import chain, f32, llama, node, sharing
 
 

@@ -151,19 +151,15 @@ class _Block:
         return sum(size * min(new.count(size), gone.count(size)) for size in set(new))
 
     def gradients(self, stored: set[str]) -> list[tuple[str, int, int]]:
-        """(storage, the kernel whose backward makes its gradient first, the kernel whose backward reads it): a
-        parameter's is added to a sum by each kernel."""
+        """(storage, the kernel whose backward makes its gradient first, the kernel whose backward reads it): those of
+        parameters stay until the backward's end."""
         count = len(self.units)
         born = {name: count for name in self.outputs if name in self.carries}
-        added = []
         for place in reversed(range(count)):
             made = {s.value.name for s in self.units[place]}
             if not made & stored & born.keys():
                 continue
             reads = {self.root[name] for s in self.units[place] for name in self.reads(s)} - made
             for name in (n for n in reads if n in self.carries and (n in stored or n not in self.made)):
-                if name in self.parameters:
-                    added.append((name, place, place))
-                else:
-                    born.setdefault(name, place)
-        return [*added, *((name, place, self.made.get(name, -1)) for name, place in born.items())]
+                born.setdefault(name, place)
+        return [(name, place, self.made.get(name, -1)) for name, place in born.items()]

@@ -136,8 +136,8 @@ class CompiledWalk:
         if not self.training:
             return LiveBytes(forward=self.forward())
         kept = self.kept_bytes
-        return LiveBytes(kept, self.total(self.inputs & self.kept), self.forward(), self.backward(adding=False),
-                         self.backward(adding=True))  # fmt: skip
+        backward = self.backward()  # a compiled one gives all gradients at once, when it has ended
+        return LiveBytes(kept, self.total(self.inputs & self.kept), self.forward(), backward, backward)
 
     @property
     def kept_bytes(self) -> int:
@@ -158,8 +158,8 @@ class CompiledWalk:
             held, alive = held - self.total(gone), alive - gone
         return round(most)
 
-    def backward(self, *, adding: bool) -> int:
-        """At most in the backward. ``adding``: parameters' gradients are added to sums and gone; else they stay."""
+    def backward(self) -> int:
+        """At most in the backward; parameters' gradients stay until its end."""
         reading = Counter(at for kernel in self.kernels for at in kernel.saved)
         grads = {at for at in self.outputs if at[0] in self.carries}
         held: float = self.kept_bytes + self.total(grads)
@@ -173,8 +173,7 @@ class CompiledWalk:
                 _, before, after = kernel.passing
                 most = max(most, held + before, held + self.total(made) - over + after)
                 held += self.total(made)
-                ended = read | (made & self.parameters if adding else set())
-                held, grads = held - self.total(ended), (grads | made) - ended
+                held, grads = held - self.total(read), (grads | made) - read
             held -= self.total(gone) + kernel.beside
         return round(most)
 
