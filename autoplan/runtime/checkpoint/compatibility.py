@@ -89,9 +89,9 @@ def tell_conversions(snapshot: Snapshot, saved: Mapping[str, object], source: Pa
 def tell_rules(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
     """The first rank tells what an asynchronous rule kept of parameters and this plan has no use for, and what this
     plan's rule keeps and the checkpoint lacks."""
-    there = {key.partition("/")[0] for key in saved} & BESIDE.keys()
-    dropped = [BESIDE[kind] for kind in sorted(there - snapshot.beside.keys())]
-    lacking = [BESIDE[kind] for kind in sorted(snapshot.beside.keys() - there)]
+    there, here = {key.partition("/")[0] for key in saved} & BESIDE.keys(), snapshot.beside.keys() & BESIDE.keys()
+    dropped = [BESIDE[kind] for kind in sorted(there - here)]
+    lacking = [BESIDE[kind] for kind in sorted(here - there)]
     if dropped and dist.get_rank() == 0:
         note(f"{source}: it holds {' and '.join(dropped)}: dropped, for the plan's steps have none")
     if lacking and dist.get_rank() == 0:
