@@ -240,10 +240,16 @@ def test_errors_of_a_loss_that_isnt_finite_are_dropped(pool: RankPool) -> None:
 
 
 def test_columns_are_orthonormal_even_where_they_arent_independent() -> None:
+    """Among them those of few rows that aren't zero, as a table has whose batch has few ids, and of rows alike."""
     generator = torch.Generator().manual_seed(0)
-    columns = torch.randn(3, 9, 4, generator=generator, dtype=torch.float64)
+    columns = torch.randn(8, 9, 4, generator=generator, dtype=torch.float64)
     columns[1, :, 2] = columns[1, :, 0] - 3 * columns[1, :, 1]
     columns[2] = 0
-    found = orthonormal(columns.clone())
-    torch.testing.assert_close(found.mT @ found, torch.eye(4, dtype=torch.float64).expand(3, 4, 4))
-    torch.testing.assert_close(found @ (found.mT @ columns), columns)
+    for place, rows in enumerate(([1], [1, 2], [7, 2, 5], [0, 3]), start=3):
+        columns[place, [row for row in range(9) if row not in rows]] = 0
+    columns[7] = columns[7, :1]
+    for dtype in (torch.float32, torch.float64):
+        given = columns.to(dtype)
+        found = orthonormal(given.clone())
+        torch.testing.assert_close(found.mT @ found, torch.eye(4, dtype=dtype).expand(8, 4, 4), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found @ (found.mT @ given), given, rtol=1e-5, atol=1e-5)

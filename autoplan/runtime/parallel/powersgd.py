@@ -117,21 +117,21 @@ class LowRankSums:
 def orthonormal(columns: Tensor) -> Tensor:
     """[k, n, r] with orthonormal columns that span the same, in place.
 
-    Gram-Schmidt, each column twice: what is rounding after the first time is orthogonal to the others after the second
-    (Giraud, Langou and Rozloznik 2005). A column without anything of its own becomes a unit vector, as Householder's
-    reflections make it, so that a gradient that was zero can be sent later. Few kernels for all of a shape, where a
-    device's QR takes one matrix after another.
+    Gram-Schmidt, each column three times. What is rounding after the first time is orthogonal to the others after the
+    second (Giraud, Langou and Rozloznik 2005), unless it lies in their span: where few rows aren't zero, or rows are
+    alike, their roundings are, too. A column that the second time takes more than half of has nothing of its own
+    (Kahan's criterion). The unit vector that is farthest from the others stands in for it, so that a gradient that was
+    zero can be sent later. Few kernels for all of a shape, where a device's QR takes one matrix after another.
     """
-    rank = columns.shape[2]
-    units = torch.eye(columns.shape[1], rank, dtype=columns.dtype, device=columns.device)
-    for place in range(rank):
+    for place in range(columns.shape[2]):
         before, column = columns[:, :, :place], columns[:, :, place]
-        for _ in range(2):
+        farthest = before.square().sum(2).argmin(1, keepdim=True)
+        unit = torch.zeros_like(column).scatter_(1, farthest, 1.0)
+        for least in (torch.finfo(column.dtype).tiny, 0.5, 0.0) if place else (torch.finfo(column.dtype).tiny,):
             if place:
                 column = column - (before @ (before.mT @ column[..., None]))[..., 0]
             length = torch.linalg.vector_norm(column, dim=1, keepdim=True)
-            tiny = torch.finfo(column.dtype).tiny
-            column = torch.where(length > tiny, column / length.clamp(min=tiny), units[:, place])
+            column = torch.where(length > least, column / length, unit)
         columns[:, :, place] = column
     return columns
 
