@@ -108,3 +108,13 @@ def test_adapters_are_few_beside_frozen_weights(plans: Mapping[int, Plan]) -> No
     assert adapters_share(model, training, 10**6) == 16 * TRAINED / 10**6
     every = replace(model, parameters=tuple(replace(p, trainable=True) for p in model.parameters))
     assert adapters_share(every, training, 10**6) == math.inf
+
+
+def test_a_first_stage_may_hold_nothing_that_is_trained() -> None:
+    """So that none of its gathers opens a pipeline."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+    model[:2].requires_grad_(False)
+    rows = (torch.zeros(4, 8), torch.zeros(4, 8))
+    pinned = Parallelism(pp=2, dp=1, tp=1)
+    plan = parallelize_alone(model, "1x2 cpu", rows, loss_fn=torch.nn.functional.mse_loss, parallelism=pinned)
+    assert plan.record.chosen.parallelism.pp == 2

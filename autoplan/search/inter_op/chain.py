@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -105,7 +106,7 @@ class Chain:
         if not self.opens(at):
             return []
         begins = [n for n, unit in enumerate(self.held.first_reads(at)) if unit]
-        runs = [slice(*run) for run in zip(begins, [*begins[1:], at[1]], strict=True)]
+        runs = [slice(*run) for run in pairwise([*begins, at[1]])]
         return [(float(self.forward_s[run].sum()), float(self.backward_s[run].sum())) for run in runs]
 
     def gathered_late_s(self, at: tuple[int, int]) -> tuple[float, float]:
