@@ -58,6 +58,11 @@ def staleness(record: PlanRecord) -> list[str]:
         ]
     if p.low_rank and isinstance(t, Training):
         sent = factors_text(record)
+        if not sent:
+            return [
+                f"Nothing is compressed: no gradient is a matrix so large that factors of rank {p.low_rank} (PowerSGD) "
+                "have less than half its elements, and that one stage alone has. All are summed whole over dp."
+            ]
         first = f" after {t.compression_start} steps with whole gradients" * bool(t.compression_start)
         return [
             f"Compressed: gradients go over dp as factors of rank {p.low_rank} (PowerSGD){first}{sent}. A step's "
@@ -68,11 +73,11 @@ def staleness(record: PlanRecord) -> list[str]:
 
 
 def factors_text(record: PlanRecord) -> str:
-    """``, 1.2 MiB in place of 90 MiB``: what of the gradients the device with most of them sends."""
+    """``, 1.2 MiB for 90 MiB``: what of the gradients the device with most of them sends; "" where none go so."""
     sent = sum(c.bytes for c in record.chosen.predicted.collectives if c.where == FACTORS)
     whole = max(stage.gradients for stage in record.chosen.predicted.peak_bytes)
     if not sent:
-        return ", of which there are none"
+        return ""
     return f", {size_text(sent)} for {size_text(whole)} of gradients on a device"
 
 

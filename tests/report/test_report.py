@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from autoplan.cluster import ClusterSpec
 from autoplan.emit.source import size_text
@@ -20,6 +21,7 @@ from autoplan.report.table import WIDTH, table
 from autoplan.report.words import seconds_text
 from autoplan.search import search
 from tests.support import hand_made
+from tests.support.planning import parallelize_alone
 
 CLUSTER = ClusterSpec(1, 4, "cpu")
 
@@ -222,3 +224,11 @@ def test_a_table_wraps_its_last_column() -> None:
     assert max(map(len, lines)) <= WIDTH
     assert lines[0] == "   a  b" and lines[1].startswith("   1  word") and lines[2].startswith("      word")
     assert lines[-1] == "  22  x"
+
+
+def test_a_compression_without_anything_to_compress_is_told() -> None:
+    """Not that gradients are approximations: a matrix [8, 8] is no larger than its factors."""
+    rows, loss = (torch.zeros(4, 8), torch.zeros(4, 8)), torch.nn.functional.mse_loss
+    text = str(parallelize_alone(torch.nn.Linear(8, 8), "1x2 cpu", rows, loss_fn=loss, parallelism="powersgd").report())
+    assert "Nothing is compressed" in text
+    assert "approximation" not in text
