@@ -49,7 +49,13 @@ def lost(x: Tensor, head: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float(), torch.arange(ROWS))
 
 
+def looked_up(table: Tensor, weight: Tensor) -> Tensor:
+    rows = functional.embedding(torch.arange(ROWS) * 2, table)
+    return functional.linear(rows, weight)
+
+
 GIVEN = {
+    looked_up: ((INNER, WIDTH), (WIDTH, WIDTH)),
     lost: ((ROWS, WIDTH), (INNER, WIDTH)),
     gated: ((ROWS, WIDTH), (WIDTH,), (INNER, WIDTH), (INNER, WIDTH), (WIDTH, INNER)),
     convolved: ((2, 4, 8, 8), (8, 4, 3, 3), (8,), (8,), (8,), (8, 12, 3, 3)),
@@ -62,6 +68,9 @@ class Values(fx.Interpreter):
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         return fx.Interpreter(self.fetch_attr(target).inside).run(*args)  # type: ignore[union-attr]
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return getattr(target, "function", target)(*args, **kwargs)
 
 
 def graphs_of(function: Callable[..., Tensor]) -> list[tuple[fx.GraphModule, list]]:
@@ -128,8 +137,8 @@ def donated(forward: fx.GraphModule, backward: fx.GraphModule) -> frozenset[str]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "in_place"),
-    [(gated, False), (rotated, False), (lost, False), (gated, True), (lost, True)],
-    ids=["gated, apart", "rotated, apart", "lost, apart", "gated, in place", "lost, in place"],
+    [(gated, False), (rotated, False), (lost, False), (gated, True), (lost, True), (looked_up, True)],
+    ids=["gated, apart", "rotated, apart", "lost, apart", "gated, in place", "lost, in place", "looked up"],
 )
 def test_a_backward_writes_what_inductor_writes(function: Callable[..., Tensor], in_place: bool) -> None:
     """But for numbers of one row each, which its kernels on a CPU write more of. (Its convolutions on a CPU are others,
@@ -146,6 +155,11 @@ def test_the_gradient_of_the_logits_takes_their_place() -> None:
     logits = 4 * ROWS * INNER
     apart, over = (written(backward, donated(forward, backward), in_place)[logits] for in_place in (False, True))
     assert apart == over + 1
+
+
+def test_the_gradient_of_a_table_is_added_up_in_the_zeros_it_begins_with() -> None:
+    (forward, _), (backward, _) = graphs_of(looked_up)
+    assert written(backward, donated(forward, backward))[4 * INNER * WIDTH] == 1
 
 
 @pytest.mark.parametrize(

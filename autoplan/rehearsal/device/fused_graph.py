@@ -17,13 +17,14 @@ import heapq
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch._inductor import config
+from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from autoplan.cost.operators.fusion import joined_by_depth
@@ -46,6 +47,10 @@ ELEMENTWISE = ("arange", "cat", "clone", "constant_pad_nd", "embedding", "full",
                "index_select", "iota", "scalar_tensor", "select_scatter", "slice_scatter")  # fmt: skip
 """Those that it computes element by element, beside those that are tagged so. What is gathered from is computed there,
 too, as far as it isn't written anyway."""
+
+
+FILLING = ("_unsafe_index_put", "_unsafe_masked_index_put_accumulate", "index_put", "scatter_add")
+"""Those that it lowers to a copy of the first operand and writes into it: one tensor, where nobody else reads that."""
 
 
 OWN = ("aten", "prims")
@@ -172,7 +177,10 @@ class _Fused:
         last = self.last_reads(sequence)
         for number, members in enumerate(sequence):
             if not (is_elementwise(members[0]) or is_reduction(members[0])):
-                value(members[0])
+                first = members[0]
+                if fills(first) and last.get(self.base[first.all_input_nodes[0]], number) <= number:
+                    known[first] = new.call_function(filled(first), *map_arg((first.args, first.kwargs), value))
+                value(first)
                 continue
             kernel = _Kernel(self, members)
             kernel.take_places([read for read in kernel.reads if last.get(read, number) <= number])
@@ -256,6 +264,28 @@ def is_set_constant(node: fx.Node) -> bool:
     wanted = [*constant.meta["val"].shape]
     wanted[dim] = 1
     return constant.target is torch.ops.aten.full.default and [*index.meta["val"].shape] == wanted
+
+
+def fills(node: fx.Node) -> bool:
+    return is_an_operator(node) and node.target.namespace in OWN and node.target._opname in FILLING and alike(  # type: ignore[union-attr]
+        node.all_input_nodes[0], node
+    )  # fmt: skip
+
+
+def filled(node: fx.Node) -> Callable[..., Tensor]:
+    """The operator, written into its first operand's memory."""
+    function: Any = node.target
+
+    def run(*args: Any, **kwargs: Any) -> Tensor:
+        with unheard(args):
+            made = function(*args, **kwargs)
+            made = args[0].as_strided(made.shape, made.stride())
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        listener().fused(f"aten.{function._opname}", given, [made])
+        return made
+
+    run.__name__, run.function = function._opname, function  # type: ignore[attr-defined]
+    return run
 
 
 def is_reduction(node: fx.Node) -> bool:
