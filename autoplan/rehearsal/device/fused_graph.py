@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._inductor import config
-from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from autoplan.cost.operators.fusion import joined_by_depth
@@ -179,7 +178,7 @@ class _Fused:
             if not (is_elementwise(members[0]) or is_reduction(members[0])):
                 first = members[0]
                 if fills(first) and last.get(self.base[first.all_input_nodes[0]], number) <= number:
-                    known[first] = new.call_function(filled(first), *map_arg((first.args, first.kwargs), value))
+                    known[first] = new.call_function(filled(first), *fx.node.map_arg((first.args, first.kwargs), value))
                 value(first)
                 continue
             kernel = _Kernel(self, members)
