@@ -19,7 +19,7 @@ FLOPS = 8.0
 ROUNDS, OPERATORS, COLUMN_PASSES = 3, 13, 6.0
 """Of an orthonormalisation: how often each column is made orthogonal to those before it, by how many operators, views
 among them, which read and write it so often. Two rounds of 14 took 0.9 ms for rank 4 on an H100, 1.4 ms for 224
-matrices together; three haven't been measured."""
+matrices together; three haven't been measured (`make gpu PARTS=kernels` does)."""
 DTYPES = {4: "float32", 8: "float64"}
 
 

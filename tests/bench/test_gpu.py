@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.bench.gpu import correctness, measured, one_rank, predicted, profiled
+from tests.bench.gpu import calibrated, correctness, measured, one_rank, predicted, profiled
 from tests.bench.gpu.__main__ import all_parts, main, result_file
 from tests.bench.gpu.clock import kernel_times, kernels, peak_bytes
 from tests.bench.gpu.clock import profiled as profiled_by
 from tests.bench.gpu.document import document
+from tests.bench.gpu.kernels import run as run_kernels
 from tests.bench.gpu.parts import PARTS
 from tests.bench.gpu.result import Result
 from tests.bench.gpu.setting import Setting
@@ -71,6 +72,22 @@ def test_a_program_trains_as_the_module_does(setting: Setting) -> None:
     name = next(iter(wanted))
     moved = {**again, name: again[name] + wanted[name].abs().max() / 2}
     assert correctness.largest_difference(moved, wanted) == pytest.approx(0.5)
+
+
+def test_kernels_of_docstrings_are_timed(setting: Setting) -> None:
+    rows = run_kernels(setting).rows
+    assert len(rows) == 6 and all(float(ms) > 0 for _, ms, _ in rows)
+
+
+@pytest.mark.slow
+def test_a_profile_is_fitted_anew_from_its_table(setting: Setting) -> None:
+    measured_once = calibrated.run(setting)
+    (setting.folder / "profile.toml").unlink()
+    assert main(["--refit", "--device", "cpu", "--small", "--folder", str(setting.folder)]) == 0
+    again = Result.read(result_file(setting, "calibrated"))
+    assert [row[0] for row in again.rows] == [row[0] for row in measured_once.rows]
+    found = (setting.folder / "profile.toml").read_text()
+    assert "one process on" in found, "the profile says where it was measured"
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import RATE, Batch, Diloco, Gossip, How, Meet, Simulated, local_sgd, two_versions
 from tests.support.sampling import sampled, slow
+from tests.support.taken_up import Trained, assert_same, trained
 
 STEPS, EVERY = 5, 2
 LOCAL = {
@@ -81,20 +82,8 @@ def made(mesh: Mapping, training: Training, rule: str) -> Program:
 
 def train(
     rank: int, world: int, mesh: dict, training: Training, rule: str, folder: str = "", at: int = 0
-) -> tuple[list[float], Mapping[str, Tensor]]:
-    """A run; with a folder, one that is saved after step ``at`` and gone on with by a new program."""
-    program = made(mesh, training, rule)
-    program.load_weights(tiny.reference().state_dict())
-    losses = []
-    for step, batch in enumerate(tiny.batches(STEPS), start=1):
-        losses.append(program.step(batch).item())
-        program.optimizer.step()
-        if step == at:
-            program.save_checkpoint(folder)
-            program = made(mesh, training, rule)
-            program.load_checkpoint(folder)
-            assert program.steps == at
-    return losses, dict(program.full_state_dict())
+) -> Trained:
+    return trained(lambda: made(mesh, training, rule), STEPS, folder, at)
 
 
 def simulated(mesh: Mapping, training: Training, rule: str) -> Simulated:
@@ -109,12 +98,6 @@ def simulated(mesh: Mapping, training: Training, rule: str) -> Simulated:
         meet = Gossip(rule, mesh["dp"])
     every = 1 if rule == "ring" else EVERY
     return local_sgd(tiny.reference(), batches, mesh["dp"], microbatches, every, how(training), meet)
-
-
-def assert_same(found: tuple[list[float], Mapping[str, Tensor]], wanted: Simulated) -> None:
-    assert found[0] == pytest.approx(wanted.losses, rel=1e-11)
-    for name, value in wanted.parameters.items():
-        assert float((found[1][name] - value).norm()) <= 1e-11 * float(value.norm()), name
 
 
 CASES = [(mesh, "local", "adamw") for mesh in LOCAL] + [(mesh, "stale", "adamw") for mesh in STALE]
@@ -133,7 +116,7 @@ def test_equals_its_simulation(pool: RankPool, mesh: str, rule: str, kind: str) 
     sizes, training = (STALE if rule == "stale" else LOCAL)[mesh], TRAININGS[kind]
     results = pool.run(train, sizes, training, rule)
     assert all(losses == results[0][0] for losses, _ in results)
-    assert_same(results[0], simulated(sizes, training, rule))
+    assert_same(results[0], simulated(sizes, training, rule), 1e-11)
 
 
 GOING_ON = [slow(("dp4", "local", EVERY)), ("dp2 pp2", "local", 4), ("pp2", "stale", 3)]
@@ -145,7 +128,7 @@ def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(
 ) -> None:
     sizes = (STALE if rule == "stale" else LOCAL)[mesh]
     found = pool.run(train, sizes, ADAMW, rule, str(tmp_path / "saved"), at)[0]
-    assert_same(found, simulated(sizes, ADAMW, rule))
+    assert_same(found, simulated(sizes, ADAMW, rule), 1e-11)
 
 
 def saved_twice(rank: int, world: int, mesh: dict, folder: str, at: int) -> list[Mapping[str, Tensor]]:
@@ -277,7 +260,7 @@ def in_small_buckets(rank: int, world: int) -> tuple[list[int], tuple[list[float
 def test_an_outer_update_has_no_more_than_a_bucket_beside_what_is_kept(pool: RankPool) -> None:
     stood, found = pool.run(in_small_buckets)[0]
     assert set(stood) == {1} and len(stood) >= STEPS // EVERY * len(list(tiny.reference().parameters()))
-    assert_same(found, simulated(LOCAL["dp4"], SLOWER, "outer"))
+    assert_same(found, simulated(LOCAL["dp4"], SLOWER, "outer"), 1e-11)
 
 
 def test_a_synchronous_checkpoint_is_both_versions(pool: RankPool, tmp_path: Path) -> None:
@@ -286,4 +269,4 @@ def test_a_synchronous_checkpoint_is_both_versions(pool: RankPool, tmp_path: Pat
 
 def test_one_rank_follows_the_rule_of_two_versions() -> None:
     found = train(0, 1, dict(microbatches=2), ADAMW, "stale")
-    assert_same(found, simulated({}, ADAMW, "stale"))
+    assert_same(found, simulated({}, ADAMW, "stale"), 1e-11)

@@ -24,6 +24,7 @@ from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import RATE, How, Simulated
 from tests.support.compressed import Box, powersgd
 from tests.support.sampling import sampled
+from tests.support.taken_up import Trained, assert_same, trained
 
 STEPS, RANK, SEED = 6, 1, 3
 ADAMW = Training(precision="fp64", learning_rate=RATE, compile=False, seed=SEED)
@@ -70,19 +71,8 @@ def made(mesh: Mapping, training: Training, rank: int = RANK) -> Program:
 
 def train(
     rank: int, world: int, mesh: dict, training: Training, folder: str = "", at: int = 0, then: dict | None = None
-) -> tuple[list[float], Mapping[str, Tensor]]:
-    """A run; with a folder, one that is saved after step ``at`` and gone on with by a new program, on ``then``."""
-    program = made(mesh, training)
-    program.load_weights(tiny.reference().state_dict())
-    losses = []
-    for step, batch in enumerate(tiny.batches(STEPS), start=1):
-        losses.append(program.step(batch).item())
-        program.optimizer.step()
-        if step == at:
-            program.save_checkpoint(folder)
-            program = made(then or mesh, training)
-            program.load_checkpoint(folder)
-    return losses, dict(program.full_state_dict())
+) -> Trained:
+    return trained(lambda: made(mesh, training), STEPS, folder, at, lambda: made(then or mesh, training))
 
 
 def simulated(mesh: Mapping, training: Training = ADAMW, until: Mapping[str, int] | None = None) -> Simulated:
@@ -95,12 +85,6 @@ def simulated(mesh: Mapping, training: Training = ADAMW, until: Mapping[str, int
     return powersgd(tiny.reference(), batches, parts, how, training.compression_start)
 
 
-def assert_same(found: tuple[list[float], Mapping[str, Tensor]], wanted: Simulated) -> None:
-    assert found[0] == pytest.approx(wanted.losses, rel=1e-10)
-    for name, value in wanted.parameters.items():
-        assert float((found[1][name] - value).norm()) <= 1e-10 * float(value.norm()), name
-
-
 CASES = [(mesh, "adamw") for mesh in MESHES] + [("dp4", "clipped"), ("dp4", "later")]
 QUICK = [("dp4, two microbatches", "adamw"), ("dp2 pp2 zero bubble", "adamw"), ("dp4", "later")]
 
@@ -109,7 +93,7 @@ QUICK = [("dp4, two microbatches", "adamw"), ("dp2 pp2 zero bubble", "adamw"), (
 def test_equals_its_rule_in_one_process(pool: RankPool, mesh: str, kind: str) -> None:
     results = pool.run(train, MESHES[mesh], TRAININGS[kind])
     assert all(losses == results[0][0] for losses, _ in results)
-    assert_same(results[0], simulated(MESHES[mesh], TRAININGS[kind]))
+    assert_same(results[0], simulated(MESHES[mesh], TRAININGS[kind]), 1e-10)
 
 
 def test_the_rule_is_another_than_one_devices() -> None:
@@ -122,7 +106,7 @@ def test_goes_on_from_a_checkpoint_on_another_mesh(pool: RankPool, tmp_path: Pat
     stages sum, is whole from there."""
     then, at = MESHES["dp2 pp2"], 3
     found = pool.run(train, MESHES["dp4"], ADAMW, str(tmp_path / "saved"), at, then)[0]
-    assert_same(found, simulated(MESHES["dp4"], until={"embed.weight": at}))
+    assert_same(found, simulated(MESHES["dp4"], until={"embed.weight": at}), 1e-10)
 
 
 def taken_up(rank: int, world: int, folder: str) -> tuple[bool, bool, int]:

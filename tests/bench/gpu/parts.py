@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.bench.gpu import calibrated, correctness, measured, one_rank, predicted, profiled
+from tests.bench.gpu import calibrated, correctness, kernels, measured, one_rank, predicted, profiled
 from tests.bench.gpu.result import Result
 from tests.bench.gpu.setting import Setting
 
@@ -22,6 +22,7 @@ class Part:
 PARTS: Mapping[str, Part] = {
     "correctness": Part(correctness.run, correctness.prepare), "calibrated": Part(calibrated.run),
     "measured": Part(measured.run, measured.prepare), "one-rank": Part(one_rank.run, one_rank.prepare),
-    "trace": Part(profiled.run, profiled.prepare), "predicted": Part(predicted.run, device=False),
+    "trace": Part(profiled.run, profiled.prepare), "kernels": Part(kernels.run),
+    "predicted": Part(predicted.run, device=False),
 }  # fmt: skip
 LIMIT_S = 600.0  # of each on a device

@@ -24,7 +24,7 @@ def grouped_query_attention(
 
     q [b.., h, rows, d]; k, v [b.., kv, keys, d or e] -> [b.., h, rows, e]. On an accelerator the kernel that takes
     float32 takes no groups: torch would keep the scores (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). With
-    repeated keys and values it runs: on an H100 twice as fast, in a ninth of the memory (docs/gpu.md).
+    repeated keys and values it runs (`make gpu PARTS=kernels` has both).
     """
     heads = q.shape[-3] if enable_gqa else k.shape[-3]
     if heads != k.shape[-3] and not takes_groups(q):
