@@ -49,6 +49,7 @@ from autoplan.targets import ExportedConfig, config_of, launchers
 if TYPE_CHECKING:
     from autoplan.evaluation.proof import Given, prove
     from autoplan.export.perfetto import write_trace
+    from autoplan.measurement import Measurement, measure
     from autoplan.rehearsal.outcome import Rehearsal
     from autoplan.rehearsal.rehearse import rehearse
     from autoplan.replan import Change, replan
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 else:
     prove = deferred("autoplan.evaluation.proof.prove")
     write_trace = deferred("autoplan.export.perfetto.write_trace")
+    measure = deferred("autoplan.measurement.measure")
     rehearse = deferred("autoplan.rehearsal.rehearse.rehearse")
     Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
     alternative_text = deferred("autoplan.report.alternative_text")
@@ -247,6 +249,27 @@ class Plan:
             return rehearse(self.folder, ranks, microbatches)
         with tempfile.TemporaryDirectory(prefix="autoplan-rehearsal-") as folder:
             return rehearse(write_folder(self.record, Path(folder) / "out", str(self), {}), ranks, microbatches)
+
+    @keywords(InputsError)
+    def measure(
+        self,
+        program: Program | None = None,
+        batch: Batch | None = None,
+        *,
+        steps: int = 5,
+        trace: str | os.PathLike | None = None,
+    ) -> Measurement:
+        """Runs steps and sets them beside the prediction, part by part: compute, what is waited for over each axis, the
+        bubble, the update; on accelerators memory. It says which part is most off.
+
+        Three steps warm up, ``steps`` are timed, one more is profiled.
+        program  this rank's, with weights: every rank calls it and gets the same result. These steps train. None: this
+                 machine's processes run the plan, from weights that are drawn
+        batch    as of ``program.step``; None: random values
+        trace    where the first rank's profile is left, for ``trace(measured=)``
+        LaunchError where this machine alone can't run the plan: its remedy starts ``autoplan measure`` on all nodes.
+        """
+        return measure(self.record, self.folder or self.export, program, batch, steps, trace)
 
     @keywords(InputsError)
     def export(self, folder: str | os.PathLike, *, rehearse: bool = False, scaling: bool = False) -> Path:

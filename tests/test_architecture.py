@@ -156,6 +156,7 @@ ORDER = (
     "models.pretrained",
     "report",
     "rehearsal",
+    "measurement",
     "compile",
     "replan",
     "scaling",

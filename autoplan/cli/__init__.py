@@ -1,11 +1,11 @@
-"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``rehearse``, ``seal``,
-``diff``, ``trace``, ``config``, ``train``, ``devices``, ``checkpoint``.
+"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``rehearse``, ``measure``,
+``seal``, ``diff``, ``trace``, ``config``, ``train``, ``devices``, ``checkpoint``.
 
 This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
 
 Order: `typed_words` (trainings, parallelisms and bandwidths as text), `loss` (the loss that ``--loss`` names),
 `progress` (a line while something takes its time), `commands` (what most commands do), `train` (torchrun on one
-machine), `checkpoint` (``checkpoint verify``).
+machine), `measure` (on ranks, and processes that are ranks), `checkpoint` (``checkpoint verify``).
 """
 
 import argparse
@@ -29,6 +29,7 @@ from autoplan.cli.commands import (
     verify_command,
     what_if_command,
 )
+from autoplan.cli.measure import measure_command
 from autoplan.cli.train import train_command
 from autoplan.cli.typed_words import parallelism, training
 from autoplan.errors import AutoplanError
@@ -100,6 +101,12 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--max-restarts", type=whole(0), default=0, help="times that failed processes are started anew")
     train.add_argument("folder", help="a folder that plan --export wrote")
     train.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="what train.py takes: --steps 100, say")
+    measure = commands.add_parser("measure", help="run steps of an exported plan here, beside the prediction")
+    measure.set_defaults(command=measure_command)
+    measure.add_argument("folder", help="a folder that plan --export wrote")
+    measure.add_argument("--steps", type=whole(1), default=5, help="that are timed, after three that warm up")
+    measure.add_argument("--trace", metavar="FILE", help="leave the first rank's profile there: see trace --measured")
+    measure.add_argument("--json", metavar="FILE", help="write the result there, too")
     devices = commands.add_parser("devices", help="list the devices and networks that are known, with their figures")
     devices.add_argument("name", nargs="?", help="a device, a fabric or a profile's path: all of its figures")
     devices.set_defaults(command=devices_command)
