@@ -1,11 +1,11 @@
 """The step that runs beside the step that was predicted: ``Plan.measure`` and ``autoplan measure``.
 
 Order: `intervals` (spans of time), `rank_step` (what a rank's step is made of, by its profile), `profiled` (a step
-under torch.profiler), `measurement` (the result and its text), `part_by_part` (both, part by part), `on_ranks` (a program's
+under torch.profiler), `measurement` (the result and its text), `part_by_part` (both of them), `on_ranks` (a program's
 steps, timed and profiled), `processes` (processes of this machine that do so).
 """
 
-from autoplan.measurement.processes import measure
 from autoplan.measurement.measurement import Measured, Measurement
+from autoplan.measurement.processes import measure
 
 __all__ = ["Measured", "Measurement", "measure"]

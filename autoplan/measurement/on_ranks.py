@@ -10,8 +10,8 @@ import torch
 from autoplan.arguments.values import is_whole
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.ir.record import PlanRecord
-from autoplan.measurement.part_by_part import RankMeasured, beside
 from autoplan.measurement.measurement import Measurement
+from autoplan.measurement.part_by_part import RankMeasured, beside
 from autoplan.measurement.profiled import profiled, settle
 from autoplan.measurement.rank_step import rank_step
 from autoplan.options import Inference
