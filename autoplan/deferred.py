@@ -1,7 +1,8 @@
 """Functions and classes whose modules are imported when they are first called.
 
-A rank that trains imports what it runs. Search, prices, verification and rehearsal, with SciPy and the solvers, take
-half a second and 33 MB of each process; a loaded plan brings them when it is asked for something of theirs.
+A process imports what it runs. A rank that trains needs no search, prices, verification or rehearsal, which with SciPy
+and the solvers take half a second and 33 MB. A command that prints a plan needs no runtime: torch's sharded tensors and
+its compiler take two seconds. A loaded plan brings each when it is asked for something of theirs.
 """
 
 from collections.abc import Callable

@@ -37,13 +37,8 @@ from autoplan.models.pretrained import pretrained_files, stored_files
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import check_exportable
-from autoplan.runtime.data.microbatches import Batch
 from autoplan.runtime.elastic.launch import START_S, TIMEOUT_S
 from autoplan.runtime.elastic.world_size import folder_for_world
-from autoplan.runtime.inference.inference_program import InferenceProgram
-from autoplan.runtime.program import Program
-from autoplan.runtime.weights.start_values import starting_from
-from autoplan.runtime.weights.starting import check_start
 from autoplan.targets import ExportedConfig, config_of, launchers
 
 if TYPE_CHECKING:
@@ -53,15 +48,16 @@ if TYPE_CHECKING:
     from autoplan.rehearsal.outcome import Rehearsal
     from autoplan.rehearsal.rehearse import rehearse
     from autoplan.replan import Change, replan
-    from autoplan.report import (
-        alternative_text,
-        asked_for,
-        explain_text,
-        headline,
-        report_html,
-        report_text,
-        screen_text,
-    )
+    from autoplan.report.explain import alternative_text, asked_for, explain_text
+    from autoplan.report.html import report_html
+    from autoplan.report.screen import screen_text
+    from autoplan.report.text_report import report_text
+    from autoplan.report.words import headline
+    from autoplan.runtime.data.microbatches import Batch
+    from autoplan.runtime.inference.inference_program import InferenceProgram
+    from autoplan.runtime.program import Program
+    from autoplan.runtime.weights.start_values import starting_from
+    from autoplan.runtime.weights.starting import check_start
     from autoplan.scaling import Scaling, scaling
     from autoplan.verify import ForwardVerification, Verification, verify
 else:
@@ -70,11 +66,17 @@ else:
     measure = deferred("autoplan.measurement.measure")
     rehearse = deferred("autoplan.rehearsal.rehearse.rehearse")
     Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
-    alternative_text = deferred("autoplan.report.alternative_text")
-    asked_for = deferred("autoplan.report.asked_for")
-    explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
-    report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
-    screen_text = deferred("autoplan.report.screen_text")
+    alternative_text = deferred("autoplan.report.explain.alternative_text")
+    asked_for = deferred("autoplan.report.explain.asked_for")
+    explain_text = deferred("autoplan.report.explain.explain_text")
+    headline = deferred("autoplan.report.words.headline")
+    report_html = deferred("autoplan.report.html.report_html")
+    report_text = deferred("autoplan.report.text_report.report_text")
+    screen_text = deferred("autoplan.report.screen.screen_text")
+    InferenceProgram = deferred("autoplan.runtime.inference.inference_program.InferenceProgram")
+    Program = deferred("autoplan.runtime.program.Program")
+    starting_from = deferred("autoplan.runtime.weights.start_values.starting_from")
+    check_start = deferred("autoplan.runtime.weights.starting.check_start")
     scaling = deferred("autoplan.scaling.scaling")
     verify = deferred("autoplan.verify.verify")
 

@@ -9,9 +9,8 @@ from autoplan.errors import ClusterError, DoesNotFitError, ParallelismError
 from autoplan.ir.choice import Predicted
 from autoplan.ir.record import PlanRecord
 from autoplan.replan import Change, replan
-from autoplan.report import headline
 from autoplan.report.table import table
-from autoplan.report.words import elements_of, seconds_text
+from autoplan.report.words import elements_of, headline, seconds_text
 
 TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)  # as many devices, and as wide links
 

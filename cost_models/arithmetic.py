@@ -7,10 +7,10 @@ array (broadcast), of symbols an expression, of plain numbers a float.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
-import sympy
 
 Number = Any
 """A float, an int, a NumPy array of them, or a SymPy expression."""
@@ -20,13 +20,14 @@ ROUNDING = 1e-12
 
 def is_symbolic(*values: Number) -> bool:
     """Whether any of them is a SymPy expression (a SymPy number is one too)."""
-    return any(isinstance(value, sympy.Basic) for value in values)
+    sympy = sys.modules.get("sympy")  # where nobody imported it nothing is: most processes never need its 0.3 s
+    return sympy is not None and any(isinstance(value, sympy.Basic) for value in values)
 
 
 def maximum(*values: Number) -> Number:
     """The largest, element by element."""
     if is_symbolic(*values):
-        return _distinct(sympy.Max, values)
+        return _distinct("Max", values)
     if any(isinstance(value, np.ndarray) for value in values):
         largest = values[0]
         for value in values[1:]:
@@ -38,7 +39,7 @@ def maximum(*values: Number) -> Number:
 def minimum(*values: Number) -> Number:
     """The smallest, element by element."""
     if is_symbolic(*values):
-        return _distinct(sympy.Min, values)
+        return _distinct("Min", values)
     if any(isinstance(value, np.ndarray) for value in values):
         smallest = values[0]
         for value in values[1:]:
@@ -54,7 +55,7 @@ def ceil(value: Number) -> Number:
     and floats, arrays and symbols would give numbers a whole block apart.
     """
     if is_symbolic(value):
-        return sympy.ceiling(value)  # ``cost_models.sensitivity.compiled`` rounds in the same way
+        return sys.modules["sympy"].ceiling(value)  # ``cost_models.sensitivity.compiled`` rounds in the same way
     least = value - ROUNDING * abs(value)
     return np.ceil(least) if isinstance(value, np.ndarray) else float(math.ceil(least))
 
@@ -62,7 +63,7 @@ def ceil(value: Number) -> Number:
 def log2(value: Number) -> Number:
     """The logarithm to base 2."""
     if is_symbolic(value):
-        return sympy.log(value) / math.log(2)
+        return sys.modules["sympy"].log(value) / math.log(2)
     return np.log2(value) if isinstance(value, np.ndarray) else math.log2(value)
 
 
@@ -74,13 +75,14 @@ def where_positive(test: Number, value: Number, otherwise: Number = 0.0) -> Numb
         if test.is_positive is False:
             return otherwise
     if is_symbolic(test, value, otherwise):
-        return sympy.Piecewise((value, test > 0), (otherwise, True))
+        return sys.modules["sympy"].Piecewise((value, test > 0), (otherwise, True))
     if any(isinstance(part, np.ndarray) for part in (test, value, otherwise)):
         return np.where(np.asarray(test) > 0, value, otherwise)
     return value if test > 0 else otherwise
 
 
-def _distinct(function: Any, values: tuple[Number, ...]) -> Number:
+def _distinct(function: str, values: tuple[Number, ...]) -> Number:
     """Max or Min, unsimplified: SymPy's own simplification compares every pair of arguments, which takes minutes."""
+    sympy = sys.modules["sympy"]
     different = list(dict.fromkeys(sympy.sympify(value) for value in values))
-    return different[0] if len(different) == 1 else function(*different, evaluate=False)
+    return different[0] if len(different) == 1 else getattr(sympy, function)(*different, evaluate=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoplan import AutoplanError, Plan, cli, parallelize
+from autoplan.cli.typed_words import parallelism
 from autoplan.emit.program_text import emit_program
 from autoplan.ir.typed_program import Compute, Move
 from autoplan.models.named import resolve_model
@@ -24,7 +25,7 @@ def plan() -> Plan:
     line = next(line for line in DOCUMENT.splitlines() if line.startswith("autoplan plan "))
     options = cli.parser().parse_args(shlex.split(line)[1:])
     request = resolve_model(options.model, options.config, options.batch, options.seq)
-    pinned = cli.parallelism(options.parallelism)
+    pinned = parallelism(options.parallelism)
     return parallelize(request.model, options.cluster_spec, request.example_inputs, parallelism=pinned)
 
 

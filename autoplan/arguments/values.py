@@ -13,6 +13,7 @@ KINDS = {
     int: "a whole number", float: "a number", bool: "true or false", list: "several values", tuple: "several values",
 }  # fmt: skip
 EFFORTS = ("full", "fast")
+TRAINERS = ("megatron", "torchtitan", "deepspeed", "accelerate", "nanotron")  # whose configurations are written
 WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -109,3 +110,8 @@ def check_effort(effort: object) -> None:
     """ParallelismError for an effort that is none."""
     if effort not in EFFORTS:
         raise ParallelismError(f"effort={effort!r}", "no such effort", f"use one of {EFFORTS}")
+
+
+def options_text(options: Mapping[str, object]) -> str:
+    """``lr=0.1, betas=(0.9, 0.95)``."""
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())

@@ -1,11 +1,14 @@
 """The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``rehearse``, ``measure``,
 ``seal``, ``diff``, ``trace``, ``config``, ``train``, ``devices``, ``checkpoint``.
 
-This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
+This file declares the commands and their options. Each names the function that runs it, whose module is imported once
+the arguments are read: help and mistakes take a tenth of a second. A user's mistake ends with one line on stderr and
+status 2.
 
-Order: `typed_words` (trainings, parallelisms and bandwidths as text), `loss` (the loss that ``--loss`` names),
-`progress` (a line while something takes its time), `commands` (what most commands do), `train` (torchrun on one
-machine), `measure` (on ranks, and processes that are ranks), `checkpoint` (``checkpoint verify``).
+Order: `typed_words` (trainings and parallelisms as text), `loss` (the loss that ``--loss`` names), `progress` (a line
+while something takes its time), `planning` (``plan``, ``what-if``, ``compare``), `exported` (what reads a folder),
+`devices`, `train` (torchrun on one machine), `measure` (on ranks, and processes that are ranks), `checkpoint`
+(``checkpoint verify``).
 """
 
 import argparse
@@ -13,29 +16,11 @@ import sys
 from collections.abc import Sequence
 
 from autoplan.arguments.command_line import Parser, whole
-from autoplan.arguments.values import EFFORTS
-from autoplan.cli.checkpoint import add_checkpoint
-from autoplan.cli.commands import (
-    compare_command,
-    config_command,
-    devices_command,
-    diff_command,
-    plan_command,
-    rehearse_command,
-    report_command,
-    scaling_command,
-    seal_command,
-    trace_command,
-    verify_command,
-    what_if_command,
-)
-from autoplan.cli.measure import measure_command
-from autoplan.cli.train import train_command
-from autoplan.cli.typed_words import parallelism, training
+from autoplan.arguments.values import EFFORTS, TRAINERS
+from autoplan.deferred import deferred
 from autoplan.errors import AutoplanError
-from autoplan.targets import KINDS
 
-__all__ = ["main", "parallelism", "parser", "training"]
+__all__ = ["main", "parser"]
 
 EXAMPLE = """\
 examples:
@@ -57,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; 0 where it went well, 2 with one line on stderr where the user has to mend something."""
     try:
         options = parser().parse_args(arguments)
-        options.command(options)
+        deferred(f"autoplan.cli.{options.command}")(options)
     except (AutoplanError, OSError) as error:
         print(f"autoplan: error: {error}", file=sys.stderr)
         return 2
@@ -72,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="command", parser_class=Parser)
     plan = commands.add_parser("plan", help="plan a model for a cluster", epilog=EXAMPLE,
                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    plan.set_defaults(command=plan_command)
+    plan.set_defaults(command="planning.plan_command")
     plan.add_argument("--model", required=True, help=MODEL)
     plan.add_argument("--cluster-spec", required=True, help=CLUSTER)
     plan.add_argument("--parallelism", default="auto", help=SYSTEM)
@@ -81,9 +66,9 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--verify", action="store_true", help="compare the sharded program with one device, here")
     add_asking(commands)
     for name, command, text in (
-        ("report", report_command, "print the report of an exported plan"),
-        ("verify", verify_command, "compare an exported program with one device"),
-        ("seal", seal_command, "take the edits in an exported plan's plan.json and program.py"),
+        ("report", "exported.report_command", "print the report of an exported plan"),
+        ("verify", "exported.verify_command", "compare an exported program with one device"),
+        ("seal", "exported.seal_command", "take the edits in an exported plan's plan.json and program.py"),
     ):
         other = commands.add_parser(name, help=text)
         other.add_argument("folder", help="a folder that plan --export wrote")
@@ -91,42 +76,42 @@ def parser() -> argparse.ArgumentParser:
         if name == "report":
             other.add_argument("--verbose", action="store_true", help=VERBOSE)
     rehearse = commands.add_parser("rehearse", help="run an exported program at full size, without a device")
-    rehearse.set_defaults(command=rehearse_command)
+    rehearse.set_defaults(command="exported.rehearse_command")
     rehearse.add_argument("folder", help="a folder that plan --export wrote")
     rehearse.add_argument("--ranks", default="classes", help="classes (one of each kind), all, or some: 0,17")
     rehearse.add_argument("--microbatches", type=whole(1), help="that are run; else enough to fill the schedule")
     rehearse.add_argument("--json", metavar="FILE", help="write what was found there, too")
     train = commands.add_parser("train", help="run an exported program's train.py on this machine, as torchrun does")
-    train.set_defaults(command=train_command)
+    train.set_defaults(command="train.train_command")
     train.add_argument("--max-restarts", type=whole(0), default=0, help="times that failed processes are started anew")
     train.add_argument("folder", help="a folder that plan --export wrote")
     train.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="what train.py takes: --steps 100, say")
     measure = commands.add_parser("measure", help="run steps of an exported plan here, beside the prediction")
-    measure.set_defaults(command=measure_command)
+    measure.set_defaults(command="measure.measure_command")
     measure.add_argument("folder", help="a folder that plan --export wrote")
     measure.add_argument("--steps", type=whole(1), default=5, help="that are timed, after three that warm up")
     measure.add_argument("--trace", metavar="FILE", help="leave the first rank's profile there: see trace --measured")
     measure.add_argument("--json", metavar="FILE", help="write the result there, too")
     devices = commands.add_parser("devices", help="list the devices and networks that are known, with their figures")
     devices.add_argument("name", nargs="?", help="a device, a fabric or a profile's path: all of its figures")
-    devices.set_defaults(command=devices_command)
+    devices.set_defaults(command="devices.devices_command")
     diff = commands.add_parser("diff", help="what changed from one exported plan to another, as Markdown")
     diff.add_argument("before", help="a folder that plan --export wrote")
     diff.add_argument("after", help="another")
-    diff.set_defaults(command=diff_command)
+    diff.set_defaults(command="exported.diff_command")
     trace = commands.add_parser("trace", help="write the predicted step of an exported plan as a trace for Perfetto")
     trace.add_argument("folder", help="a folder that plan --export wrote")
     trace.add_argument("file", help="where to write it: step.json, or step.json.gz")
     trace.add_argument("--measured", metavar="FILE", help="a trace of torch.profiler, put beside it")
-    trace.set_defaults(command=trace_command)
+    trace.set_defaults(command="exported.trace_command")
     scaling = commands.add_parser("scaling", help="how an exported plan's step scales with devices and bandwidth")
     scaling.add_argument("folder", help="a folder that plan --export wrote")
-    scaling.set_defaults(command=scaling_command)
+    scaling.set_defaults(command="exported.scaling_command")
     config = commands.add_parser("config", help="an exported plan as another trainer's configuration, and its price")
     config.add_argument("folder", help="a folder that plan --export wrote")
-    config.add_argument("kind", choices=KINDS, help="the trainer")
+    config.add_argument("kind", choices=TRAINERS, help="the trainer")
     config.add_argument("--write", metavar="FILE", help="write it there instead of printing it")
-    config.set_defaults(command=config_command)
+    config.set_defaults(command="exported.config_command")
     add_checkpoint(commands)
     return top
 
@@ -134,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
 def add_asking(commands: argparse._SubParsersAction) -> None:
     """``what-if`` and ``compare``."""
     what_if = commands.add_parser("what-if", help="plan an exported plan's model for something else, without tracing")
-    what_if.set_defaults(command=what_if_command)
+    what_if.set_defaults(command="planning.what_if_command")
     what_if.add_argument("folder", help="a folder that plan --export wrote")
     what_if.add_argument("--cluster-spec", help=CLUSTER)
     what_if.add_argument("--batch", type=int, help="rows of one optimizer step, over all devices")
@@ -144,7 +129,7 @@ def add_asking(commands: argparse._SubParsersAction) -> None:
     what_if.add_argument("--effort", choices=EFFORTS, help="full, or fast for a quick answer")
     add_outputs(what_if)
     compare = commands.add_parser("compare", help="plan one model for several clusters, as a table")
-    compare.set_defaults(command=compare_command)
+    compare.set_defaults(command="planning.compare_command")
     compare.add_argument("model", help=f"{MODEL}; or a folder that plan --export wrote")
     compare.add_argument("cluster_specs", nargs="+", metavar="cluster_spec", help=CLUSTER)
     compare.add_argument("--parallelism", help=SYSTEM)
@@ -168,3 +153,12 @@ def add_outputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--scaling", action="store_true", help="and chart it over devices and bandwidth (8 searches)")
     command.add_argument("--explain", metavar="NAME", help="explain one operator or module instead of the report")
     command.add_argument("--verbose", action="store_true", help=VERBOSE)
+
+
+def add_checkpoint(commands: argparse._SubParsersAction) -> None:
+    """``checkpoint verify``."""
+    checkpoint = commands.add_parser("checkpoint", help="look at what save_checkpoint wrote")
+    actions = checkpoint.add_subparsers(required=True, metavar="action")
+    verify = actions.add_parser("verify", help="compare every byte with its checksum")
+    verify.add_argument("folder", help="a checkpoint, or a folder that holds step-<number>")
+    verify.set_defaults(command="checkpoint.verify_checkpoint_command")

@@ -9,15 +9,6 @@ from autoplan.runtime.checkpoint.state_json import complete, numbered
 from autoplan.runtime.checkpoint.store import check_chunks
 
 
-def add_checkpoint(commands: argparse._SubParsersAction) -> None:
-    """``checkpoint verify``."""
-    checkpoint = commands.add_parser("checkpoint", help="look at what save_checkpoint wrote")
-    actions = checkpoint.add_subparsers(required=True, metavar="action")
-    verify = actions.add_parser("verify", help="compare every byte with its checksum")
-    verify.add_argument("folder", help="a checkpoint, or a folder that holds step-<number>")
-    verify.set_defaults(command=verify_checkpoint_command)
-
-
 def verify_checkpoint_command(options: argparse.Namespace) -> None:
     """A line for each whole checkpoint; then WeightsError that names the damaged file, where there is one."""
     damaged = []

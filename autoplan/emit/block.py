@@ -30,10 +30,9 @@ from autoplan.emit.source import (
 )
 from autoplan.emit.spelling import operand, spell
 from autoplan.ir.graph import Argument, free_name
-from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.mesh import MICROBATCH, MICROBATCHES
 from autoplan.ir.randomness import ATTENTION, BY_RANK, KEY, is_random, random_operators
 from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
-from autoplan.runtime.inference.forward import MICROBATCHES
 from autoplan.runtime.parallel.seeding import DRAWN_OVER
 
 GROUPED_ATTENTION = "autoplan.grouped_query_attention"

@@ -11,12 +11,11 @@ from autoplan.emit.size_names import Sized, together
 from autoplan.emit.source import live_axes, path_text
 from autoplan.emit.stage_classes import emit_counts, emit_stage, stage_key
 from autoplan.ir.choice import Chosen
-from autoplan.ir.mesh import Mesh
+from autoplan.ir.mesh import MICROBATCHES, Mesh
 from autoplan.ir.typed_program import Lowered, LoweredBlock, LoweredStage
 from autoplan.rules.extensions import Extension
 from autoplan.runtime import ops
 from autoplan.runtime.collectives import typed
-from autoplan.runtime.inference.forward import MICROBATCHES
 
 MODULES = {
     "autoplan.runtime.ops": tuple(ops.__all__),

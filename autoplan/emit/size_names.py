@@ -12,9 +12,8 @@ from fractions import Fraction
 from itertools import combinations_with_replacement
 from typing import Any, TypeVar
 
-from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.mesh import MICROBATCH, MICROBATCHES
 from autoplan.ir.typed_program import Lowered
-from autoplan.runtime.inference.forward import MICROBATCHES
 
 Vector = tuple[int, ...]
 Found = TypeVar("Found")

@@ -6,6 +6,8 @@ plan.json has a checksum of itself and one of each file: what was damaged, mixed
 told apart from what was planned. train.py is a template that its user edits; an export leaves it then as it is.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import os
@@ -19,13 +21,13 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from autoplan.cluster import ClusterSpec, Known
-from autoplan.emit.sized_program import SizedProgram, program_text
+from autoplan.deferred import deferred
 from autoplan.errors import ClusterError, LayoutError, PlanFileError
-from autoplan.evaluation.form import forms_of
 from autoplan.export.owned_files import (
     DAMAGED,
     OPEN,
@@ -48,8 +50,20 @@ from autoplan.ir.start import FOLDER, InitRecipe, Start
 from autoplan.lower.after_search import program_of
 from autoplan.options import Inference, Training
 from autoplan.rules.extensions import Extension, require
-from autoplan.runtime.program_spec import ProgramSpec
-from autoplan.runtime.weights.start_values import names_of, put_values, write_values
+
+if TYPE_CHECKING:
+    from autoplan.emit.sized_program import SizedProgram, program_text
+    from autoplan.evaluation.form import forms_of
+    from autoplan.runtime.program_spec import ProgramSpec
+    from autoplan.runtime.weights.start_values import names_of, put_values, write_values
+else:  # for what is written or run: a report needs no runtime
+    SizedProgram = deferred("autoplan.emit.sized_program.SizedProgram")
+    program_text = deferred("autoplan.emit.sized_program.program_text")
+    forms_of = deferred("autoplan.evaluation.form.forms_of")
+    ProgramSpec = deferred("autoplan.runtime.program_spec.ProgramSpec")
+    names_of = deferred("autoplan.runtime.weights.start_values.names_of")
+    put_values = deferred("autoplan.runtime.weights.start_values.put_values")
+    write_values = deferred("autoplan.runtime.weights.start_values.write_values")
 
 PARTS = {
     "training": Training | Inference,

@@ -17,6 +17,7 @@ from functools import cached_property
 from importlib.metadata import version
 
 MICROBATCH = "mb"
+MICROBATCHES = "microbatches"  # the keyword by which an exported stage takes how many there are
 EXPERT, CONTEXT, TENSOR = "ep", "cp", ("tp", "tp2", "tp3")
 """The axis of the experts, that of the context, and the tensor axes, outermost first: ``tp`` alone, or the two or three
 factors of a tensor-parallel group."""

@@ -105,6 +105,14 @@ class Start:
         """Whether the model can be made again under any seed, as on one device."""
         return self.recipe in (FACTORY, CONSTRUCTOR) and not self.unknown
 
+    @property
+    def unknown_text(self) -> str:
+        """``wpe.weight, wte.weight, wq.weight and 2 more``."""
+        if not self.unknown:
+            return "the model"
+        first, many = ", ".join(self.unknown[:3]), len(self.unknown)
+        return f"{first} and {many - 3} more" if many > 3 else first
+
     def among(self, names: Collection[str]) -> Start:
         """The same where only these names are read."""
         return replace(self, unknown=tuple(name for name in self.unknown if name in names))

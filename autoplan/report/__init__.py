@@ -8,15 +8,3 @@ placed), `waits` (what a device waits for), `notes` (why the plan is as it is), 
 alternatives, the search), `program_tables` (blocks with their layouts), `text_report` (the whole report), `screen` (the
 report on one screen), `html` (a page of charts), `explain` (questions to a plan).
 """
-
-from autoplan.report.explain import alternative_text, asked_for, explain_text
-from autoplan.report.html import report_html
-from autoplan.report.price_tables import phases_text
-from autoplan.report.screen import screen_text
-from autoplan.report.text_report import report_text
-from autoplan.report.words import headline
-
-__all__ = [
-    "alternative_text", "asked_for", "explain_text", "headline", "phases_text", "report_html", "report_text",
-    "screen_text",
-]  # fmt: skip

@@ -1,7 +1,6 @@
 """Where training starts from, in words."""
 
 from autoplan.ir.start import Start
-from autoplan.runtime.weights.starting import unknown_text
 
 
 def start_text(start: Start) -> str:
@@ -15,7 +14,7 @@ def start_text(start: Start) -> str:
         return ""
     why = f" ({start.why})" if start.why else ", which are on the meta device"
     return (
-        f"UNKNOWN: {start.name} says nothing of the values of {unknown_text(start)}{why}. train.py needs --weights; or "
+        f"UNKNOWN: {start.name} says nothing of the values of {start.unknown_text}{why}. train.py needs --weights; or "
         "plan the function that makes the model, parallelize(make_model, ...)"
     )
 

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autoplan.arguments.values import options_text
 from autoplan.emit.source import shape_text, size_text
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
@@ -16,7 +17,6 @@ from autoplan.report.program_tables import blocks_section
 from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
 from autoplan.report.words import elements_of, headline, step_text
-from autoplan.runtime.optim.optimizer_options import options_text
 from autoplan.runtime.optim.parameter_group import number_of, whole_parameters
 
 

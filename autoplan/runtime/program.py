@@ -9,6 +9,7 @@ from types import ModuleType
 from torch import Tensor
 
 from autoplan.errors import WeightsError
+from autoplan.ir.mesh import MICROBATCHES
 from autoplan.runtime import own_state
 from autoplan.runtime.agreement.agreement import Call
 from autoplan.runtime.checkpoint import checkpoint
@@ -19,7 +20,7 @@ from autoplan.runtime.data.microbatches import Batch, Given, Rows, stacked
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
-from autoplan.runtime.inference.forward import MICROBATCHES, Forward, random_keys
+from autoplan.runtime.inference.forward import Forward, random_keys
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.local_sgd import replica_groups, replica_of

@@ -12,7 +12,3 @@ of), `further` (plans with axes of their own for experts and long rows, factored
 `driver` (best-first search), `chosen` (the winner as a choice), `explain` (what stands beside it), `entry` (what others
 call), `tables` (embedding tables placed first).
 """
-
-from autoplan.search.entry import search
-
-__all__ = ["search"]

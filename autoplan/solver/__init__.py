@@ -1,6 +1,7 @@
 """Linear and integer programs, solved by HiGHS where it is installed, else by CBC.
 
     integer_program  one in arrays, an answer, Infeasible
-    engines          arrays handed to HiGHS, or to CBC through PuLP: ``engine(program).run``
+    highs, cbc       it inside HiGHS; it as a PuLP problem for CBC
+    engines          whichever is installed: ``engine(program).run``
     arrays           arrays under construction: ``ArrayProgram``
 """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
+from autoplan.deferred import deferred
 from autoplan.solver.engines import engine
 from autoplan.solver.integer_program import Answer, Infeasible, Program
+
+csr_matrix = deferred("scipy.sparse.csr_matrix")
 
 
 class ArrayProgram:

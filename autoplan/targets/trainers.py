@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from autoplan.arguments.values import TRAINERS
 from autoplan.errors import InputsError
 from autoplan.ir.record import PlanRecord
 from autoplan.targets.accelerate import accelerate
@@ -12,13 +13,9 @@ from autoplan.targets.nanotron import nanotron
 from autoplan.targets.plan_figures import Values, values_of
 from autoplan.targets.torchtitan import torchtitan
 
-KINDS: Mapping[str, Callable[[Values], ExportedConfig]] = {
-    "megatron": megatron,
-    "torchtitan": torchtitan,
-    "deepspeed": deepspeed,
-    "accelerate": accelerate,
-    "nanotron": nanotron,
-}
+KINDS: Mapping[str, Callable[[Values], ExportedConfig]] = dict(
+    zip(TRAINERS, (megatron, torchtitan, deepspeed, accelerate, nanotron), strict=True)
+)
 
 
 def config_of(record: PlanRecord, kind: str) -> ExportedConfig:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoplan.cli import main, parallelism, training
+from autoplan.cli import main
+from autoplan.cli.typed_words import parallelism, training
 from autoplan.errors import ParallelismError
 from autoplan.ir.record import SCHEMA
 from autoplan.options import Parallelism, Training

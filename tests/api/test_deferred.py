@@ -1,15 +1,23 @@
-"""A rank that trains imports what it runs: no search, no prices, no solver."""
+"""What a process imports is what it runs: a rank no search, a command that prints a plan no runtime and no solver."""
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 
 import autoplan
-from autoplan import deferred
+from autoplan import deferred, parallelize
+from examples.mlp import example_inputs, loss_fn, make_model
 
 ABSENT = (
     "autoplan.search", "autoplan.solver", "autoplan.cost", "autoplan.verify", "autoplan.rehearsal", "autoplan.report",
     "scipy", "pulp", "highspy", "networkx",
+)  # fmt: skip
+TORCH = ("torch", "numpy", "transformers", "rich")
+ENGINES = (
+    "transformers", "scipy", "highspy", "pulp", "sympy", "torch._dynamo", "torch.distributed.tensor",
+    "torch.distributed.fsdp", "torch.distributed.checkpoint", "autoplan.trace", "autoplan.search.entry",
 )  # fmt: skip
 
 
@@ -26,6 +34,41 @@ def test_scripts_of_a_folder_import_no_search() -> None:
     code = f"{torch_alone}\nbefore = set(sys.modules)\n{scripts}\nautoplan.load\nprint({asked})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout.strip() == "[]", (found.stdout, found.stderr)
+
+
+def imported_by(commands: Sequence[Sequence[str]], names: Sequence[str], status: int) -> str:
+    """Those of the modules that are there once these commands have run in a fresh interpreter, as a list's text."""
+    code = f"""
+import sys
+from autoplan.cli import main
+for command in {commands!r}:
+    try:
+        got = main(command)
+    except SystemExit as ended:
+        got = ended.code
+    assert got == {status}, (command, got)
+print("imported:", [name for name in {tuple(names)!r} if name in sys.modules])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.rpartition("imported: ")[2].strip()
+
+
+def test_help_and_mistaken_arguments_import_no_torch() -> None:
+    assert imported_by([["--help"], ["plan", "--help"], ["devices"]], TORCH, 0) == "[]"
+    mistakes = [["show"], ["plan"], ["report"], ["config", "out", "megatron-lm"], ["rehearse", "out", "--ranking", "0"]]
+    assert imported_by(mistakes, TORCH, 2) == "[]"
+
+
+def test_commands_that_print_a_plan_import_no_engine(tmp_path: Path) -> None:
+    asked = {"loss_fn": loss_fn, "parallelism": "ddp", "effort": "fast"}
+    plan = parallelize(make_model(16, 1), "1x2 cpu", example_inputs(), **asked)
+    folder = str(plan.export(tmp_path / "out"))
+    commands = [
+        ["report", folder], ["report", folder, "--verbose"], ["diff", folder, folder],
+        ["trace", folder, str(tmp_path / "step.json")],
+    ]  # fmt: skip
+    assert imported_by(commands, ENGINES, 0) == "[]"
 
 
 def test_every_name_has_a_home() -> None:

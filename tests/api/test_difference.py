@@ -10,7 +10,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.report.words import seconds_text
-from autoplan.search import search
+from autoplan.search.entry import search
 from tests.support import hand_made
 from tests.support.planning import alone
 

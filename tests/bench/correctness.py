@@ -24,7 +24,7 @@ import autoplan
 from autoplan.export.folder import write_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
-from autoplan.report import headline
+from autoplan.report.words import headline
 from autoplan.verify import STEPS
 from autoplan.verify.compare import (
     FLOAT32,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoplan import Plan, cli, parallelize
+from autoplan.cli.typed_words import parallelism, training
 from autoplan.models.named import resolve_model
 from cost_models.sensitivity.document import rewritten
 
@@ -19,9 +20,9 @@ def planned(command: str) -> Plan:
     """The plan of an `autoplan plan` command."""
     options = cli.parser().parse_args(shlex.split(command)[1:])
     request = resolve_model(options.model, options.config, options.batch, options.seq)
-    pinned, training = cli.parallelism(options.parallelism), cli.training(options.training)
+    pinned, trained = parallelism(options.parallelism), training(options.training)
     return parallelize(
-        request.model, options.cluster_spec, request.example_inputs, parallelism=pinned, training=training,
+        request.model, options.cluster_spec, request.example_inputs, parallelism=pinned, training=trained,
         effort=options.effort,
     )  # fmt: skip
 

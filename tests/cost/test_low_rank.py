@@ -19,7 +19,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.parallel.own_box import whole
 from autoplan.runtime.parallel.powersgd import LowRankSums
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.search.predict import FACTORS
 from tests.support.hand_made import mlp
 

@@ -14,7 +14,7 @@ from autoplan.ir.choice import Chosen, StageMemory
 from autoplan.ir.graph import Model
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.report.price_tables import memory_section
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.search.space.systems import resolve
 from autoplan.verify import verify
 from cost_models.compute import update_seconds

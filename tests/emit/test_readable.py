@@ -16,7 +16,7 @@ from autoplan.ir.typed_program import Compute
 from autoplan.lower.after_search import program_of
 from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism
-from autoplan.report import explain_text
+from autoplan.report.explain import explain_text
 from cost_models.pipeline import actions
 from tests.support.hand_made import llama
 from tests.support.planning import alone, parallelize_alone

@@ -19,7 +19,7 @@ from autoplan.ir.layout import S
 from autoplan.ir.typed_program import Compute
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.search.space.systems import resolve
 from autoplan.verify.compare import FLOAT32, gradient_error, loss_error, parameter_error, zero_gradients
 from autoplan.verify.local_ranks import RankPool

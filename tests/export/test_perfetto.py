@@ -13,7 +13,7 @@ from autoplan.errors import InputsError
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
-from autoplan.search import search
+from autoplan.search.entry import search
 from tests.support import hand_made
 from tests.support.planning import alone
 

@@ -12,7 +12,7 @@ import torch
 
 import autoplan
 from autoplan.cli import main
-from autoplan.cli.commands import check_export
+from autoplan.cli.planning import check_export
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import program_spec, seal_folder
 from autoplan.rehearsal import rehearse as rehearsing

@@ -14,12 +14,13 @@ from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Compute
 from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism, Training
-from autoplan.report import explain_text, headline, report_text
+from autoplan.report.explain import explain_text
 from autoplan.report.explain.one_change import local_options
 from autoplan.report.price_tables import stage_text
 from autoplan.report.table import WIDTH, table
-from autoplan.report.words import seconds_text
-from autoplan.search import search
+from autoplan.report.text_report import report_text
+from autoplan.report.words import headline, seconds_text
+from autoplan.search.entry import search
 from tests.support import hand_made
 from tests.support.planning import parallelize_alone
 

@@ -18,13 +18,13 @@ from autoplan.ir.typed_program import Move
 from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
-from autoplan.report import report_html
+from autoplan.report.html import report_html
 from autoplan.report.html.chart import Scale
 from autoplan.report.html.timeline import MOST_DRAWN, stretches_of
 from autoplan.report.words import headline
 from autoplan.scaling import Scaling, ScalingPoint
-from autoplan.search import search
 from autoplan.search.breakdown import Breakdown, breakdown
+from autoplan.search.entry import search
 from tests.support import hand_made
 from tests.support.sampling import sampled
 

@@ -12,12 +12,11 @@ from autoplan.cluster import ClusterSpec
 from autoplan.ir.choice import Alternative, StageChoice, StageMemory
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
-from autoplan.report import screen_text
 from autoplan.report.price_tables import alternatives_section, collectives_section
-from autoplan.report.screen import LINES, WIDTH
+from autoplan.report.screen import LINES, WIDTH, screen_text
 from autoplan.report.waits import per_device
 from autoplan.report.words import headline
-from autoplan.search import search
+from autoplan.search.entry import search
 from tests.support import hand_made
 
 CLUSTER = ClusterSpec(1, 4, "cpu")

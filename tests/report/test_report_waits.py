@@ -7,7 +7,7 @@ import re
 import pytest
 
 from autoplan.options import Parallelism
-from autoplan.report import report_text
+from autoplan.report.text_report import report_text
 from autoplan.report.waits import received_s, spent_s
 from tests.report.test_report import plan
 from tests.support.sampling import slow

@@ -16,7 +16,7 @@ from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.rules.constraints import forbid, pin, replicated
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.search.space.context_parallel import ROW_SYSTEMS
 from autoplan.search.space.systems import SYSTEMS, resolve
 from tests.support.hand_made import llama, mlp

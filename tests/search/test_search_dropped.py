@@ -13,7 +13,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.trace.pipeline import trace
 
 CLUSTER = ClusterSpec.parse("1x2 a100-sxm-80gb")

@@ -18,8 +18,8 @@ from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.graph import Model
 from autoplan.models.inputs import hf_inputs
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
 from autoplan.search.budget import budget_of
+from autoplan.search.entry import search
 from autoplan.search.explain.does_not_fit import leanest
 from autoplan.search.explain.remedies import Remedy, bisected, remedies
 from autoplan.search.state import begin

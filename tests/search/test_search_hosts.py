@@ -11,7 +11,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError
 from autoplan.ir.choice import Chosen
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.search.further.host_memory import hosted
 from autoplan.search.state import begin
 from tests.support.hand_made import llama

@@ -9,7 +9,7 @@ import pytest
 from autoplan.cluster import ClusterSpec
 from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.search.space.systems import read, resolve
 from tests.bench.laws.laws import pinned_of
 from tests.support.hand_made import llama

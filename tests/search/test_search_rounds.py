@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
 from autoplan.search.budget import FULL
 from autoplan.search.driver import in_best_rounds
+from autoplan.search.entry import search
 from autoplan.search.further.rounds import in_other_rounds
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from tests.support.hand_made import llama

@@ -13,9 +13,9 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
 from autoplan.search.budget import FULL
 from autoplan.search.driver import best_plan
+from autoplan.search.entry import search
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.space.systems import ASYNCHRONOUS, SYSTEMS, resolve
 from autoplan.search.state import SearchState, begin

@@ -17,8 +17,8 @@ from autoplan.ir.layout import Layout, S, State
 from autoplan.ir.mesh import Mesh
 from autoplan.options import Parallelism, Training
 from autoplan.rules.strategies import Strategy
-from autoplan.search import search
 from autoplan.search.block_cost.account import price_block
+from autoplan.search.entry import search
 from autoplan.search.explain.dp_axis_check import checked
 from autoplan.search.further.factoring import parts_that_divide
 from autoplan.search.intra_op.flows import ways_of

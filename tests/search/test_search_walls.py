@@ -13,7 +13,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError
 from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
+from autoplan.search.entry import search
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import alone
 from tests.support.sampling import sampled

@@ -10,7 +10,9 @@ import pytest
 from autoplan.search.intra_op.milp import milp
 from autoplan.search.intra_op.solve import Solver, Weights
 from autoplan.solver import integer_program
-from autoplan.solver.engines import Cbc, Engine, Highs, Infeasible, solver_name
+from autoplan.solver.cbc import Cbc
+from autoplan.solver.engines import Engine, Infeasible, solver_name
+from autoplan.solver.highs import Highs
 from autoplan.solver.integer_program import Program
 from tests.search.test_search_optimal import random_problem
 from tests.support.sampling import sampled

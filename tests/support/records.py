@@ -6,7 +6,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
+from autoplan.search.entry import search
 from tests.support.planning import alone
 
 

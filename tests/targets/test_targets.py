@@ -17,7 +17,7 @@ from autoplan.errors import InputsError, ParallelismError
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan, load
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.targets import KINDS, config_of, launchers
 from tests.support import hand_made
 from tests.support.planning import alone

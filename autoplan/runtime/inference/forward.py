@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import ParallelismError
-from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.mesh import MICROBATCH, MICROBATCHES
 from autoplan.ir.randomness import KEY, random_operators
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
@@ -26,8 +26,6 @@ from autoplan.runtime.parallel.counting import whole_counts
 from autoplan.runtime.parallel.stages import Keywords, StageModule
 from autoplan.runtime.parallel.zero import fsdp_modules
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
-
-MICROBATCHES = "microbatches"  # the keyword by which an exported stage takes how many there are
 
 
 @dataclass(frozen=True)

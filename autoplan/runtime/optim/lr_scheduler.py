@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
+from autoplan.arguments.values import options_text
 from autoplan.errors import ParallelismError
 from autoplan.options import SHAPES, LRSchedule, Training
-from autoplan.runtime.optim.optimizer_options import options_text, refused, unknown
+from autoplan.runtime.optim.optimizer_options import refused, unknown
 from autoplan.runtime.optim.parameter_group import DEFAULT
 
 NOT_DATA = ("LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")

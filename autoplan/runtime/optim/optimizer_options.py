@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
+from autoplan.arguments.values import options_text
 from autoplan.errors import ParallelismError
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup
 from autoplan.options import Training
@@ -131,10 +132,6 @@ def state_names(kind: Kind, given: Mapping[str, Any]) -> set[str]:
     parameter.grad = torch.zeros(2, 2)
     optimizer.step()
     return {name for name, value in optimizer.state[parameter].items() if isinstance(value, Tensor)}
-
-
-def options_text(options: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def unknown(said: str, owner: str, name: str, accepted: Iterable[str]) -> ParallelismError:

@@ -96,14 +96,6 @@ def not_made(spec: ProgramSpec) -> list[str]:
     return [names[0] for names in wanted if made.isdisjoint(names)]
 
 
-def unknown_text(start: Start) -> str:
-    """``2 parameters and buffers: wpe.weight, wte.weight``."""
-    if not start.unknown:
-        return "the model"
-    first, many = ", ".join(start.unknown[:3]), len(start.unknown)
-    return f"{first} and {many - 3} more" if many > 3 else first
-
-
 def check_alike(asked: tuple[int | None, bool]) -> None:
     """WeightsError, on every rank, where ranks ask for different values: replicas would differ."""
     found = from_all(asked)
@@ -135,4 +127,4 @@ def must_be_given(start: Start) -> str:
     if start.stored or start.repeats:
         return ""
     why = f" ({start.why})" if start.why else ""
-    return f"nothing is known of the initial values of {unknown_text(start)}{why}"
+    return f"nothing is known of the initial values of {start.unknown_text}{why}"

@@ -15,7 +15,7 @@ from autoplan.ir.graph import DTYPE_BYTES, Model, batch_rows
 from autoplan.ir.record import Asked
 from autoplan.ir.tables import KINDS
 from autoplan.options import ELEMENTWISE, Inference, Parallelism, Training
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.search.space.systems import resolve
 from autoplan.search.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
 from autoplan.search.tables.table_groups import Found as FoundTable

@@ -14,7 +14,7 @@ from autoplan.ir.graph import Model
 from autoplan.models.inputs import resolve_inputs
 from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
+from autoplan.search.entry import search
 from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.space.systems import resolve
 from autoplan.trace.initialise import given

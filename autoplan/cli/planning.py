@@ -1,7 +1,6 @@
-"""What each command does."""
+"""The commands that plan: ``plan``, ``what-if``, ``compare``."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,15 +10,13 @@ from autoplan.api import parallelize
 from autoplan.cli.loss import loss_named
 from autoplan.cli.progress import phase
 from autoplan.cli.typed_words import parallelism, training
-from autoplan.cluster import catalog_text, figures_text, read_factors
+from autoplan.cluster import read_factors
 from autoplan.comparison import beside, compare, unchanged
-from autoplan.difference import difference
 from autoplan.errors import InputsError, PlanFileError, RehearsalError
-from autoplan.export.folder import path_of, seal_folder
-from autoplan.export.found import REHEARSAL, Found, found_in, put_report, write_found
+from autoplan.export.folder import path_of
+from autoplan.export.found import REHEARSAL, found_in
 from autoplan.models.named import Request, resolve_model
 from autoplan.plan import Plan, load
-from autoplan.report import report_html
 from autoplan.report.price_tables import phases_text
 
 
@@ -40,7 +37,7 @@ def plan_command(options: argparse.Namespace) -> None:
         plan = plan.starting_from(request.weights)
     tell(plan, options)
     if options.verify:
-        print(f"\n{verified(plan)}")
+        print(f"\n{plan.verify()}")
     export(plan, options)
 
 
@@ -127,79 +124,6 @@ def compare_command(options: argparse.Namespace) -> None:
     print(table)
 
 
-def diff_command(options: argparse.Namespace) -> None:
-    print(difference(load(options.before), load(options.after)), end="")
-
-
-def trace_command(options: argparse.Namespace) -> None:
-    path = load(options.folder).trace(options.file, measured=options.measured)
-    print(f"wrote {path}: open it at https://ui.perfetto.dev, or in chrome://tracing")
-
-
-def config_command(options: argparse.Namespace) -> None:
-    """The configuration, and on stderr what it lost."""
-    with phase(f"planning what {options.kind} can say"):
-        found = load(options.folder).export_config(options.kind)
-    if options.write:
-        Path(options.write).write_text(found.text)
-    else:
-        print(found.text, end="")
-    print(found, file=sys.stderr)
-
-
 def is_plan(text: str) -> bool:
     """Whether this is an exported plan's folder, or its plan.json."""
     return Path(text).suffix == ".json" or (Path(text) / "plan.json").is_file()
-
-
-def report_command(options: argparse.Namespace) -> None:
-    print(load(options.folder).report(verbose=options.verbose), end="")
-
-
-def devices_command(options: argparse.Namespace) -> None:
-    print(figures_text(options.name) if options.name else catalog_text(), end="")
-
-
-def verify_command(options: argparse.Namespace) -> None:
-    print(verified(load(options.folder)))
-
-
-def rehearse_command(options: argparse.Namespace) -> None:
-    """RehearsalError, after what was found is printed, where the program wouldn't run as planned."""
-    plan = load(options.folder)
-    found = plan.rehearse(ranks=options.ranks, microbatches=options.microbatches)
-    print(found)
-    if Path(options.folder).is_dir() and found.together.mismatches is not None:
-        add_to_report(plan, Path(options.folder), {"rehearsal": found.to_dict()})
-    if options.json:
-        Path(options.json).write_text(json.dumps(found.to_dict(), indent=1))
-    if not found.passed:
-        raise RehearsalError(options.folder, "the program would not run as planned", "see what is printed above")
-
-
-def scaling_command(options: argparse.Namespace) -> None:
-    """The curves as tables; as charts they go into the folder's report.html."""
-    plan = load(options.folder)
-    with phase("planning for fewer and more devices, and other bandwidths"):
-        found = plan.scaling()
-    print(found)
-    if Path(options.folder).is_dir():
-        add_to_report(plan, Path(options.folder), {"scaling": found.to_dict()})
-
-
-def add_to_report(plan: Plan, folder: Path, found: Found) -> None:
-    """Writes what was found since the export, and shows it in report.html, unless that was edited."""
-    write_found(folder, found)
-    told = put_report(folder, report_html(plan.record, found_in(folder, str(plan))))
-    if told:
-        print(f"{folder / 'report.html'} shows it", file=sys.stderr)
-
-
-def seal_command(options: argparse.Namespace) -> None:
-    changed = seal_folder(options.folder)
-    print(f"sealed {options.folder}: {', '.join(changed)}" if changed else f"{options.folder} was as it was exported")
-
-
-def verified(plan: Plan) -> str:
-    """The result of ``plan.verify()``, which raises where the program differs from one device."""
-    return str(plan.verify())

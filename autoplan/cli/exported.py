@@ -1,0 +1,80 @@
+"""The commands that read an exported folder."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from autoplan.cli.progress import phase
+from autoplan.deferred import deferred
+from autoplan.errors import RehearsalError
+from autoplan.export.folder import seal_folder
+from autoplan.export.found import Found, found_in, put_report, write_found
+from autoplan.plan import Plan, load
+
+difference = deferred("autoplan.difference.difference")
+report_html = deferred("autoplan.report.html.report_html")
+
+
+def report_command(options: argparse.Namespace) -> None:
+    print(load(options.folder).report(verbose=options.verbose), end="")
+
+
+def diff_command(options: argparse.Namespace) -> None:
+    print(difference(load(options.before), load(options.after)), end="")
+
+
+def trace_command(options: argparse.Namespace) -> None:
+    path = load(options.folder).trace(options.file, measured=options.measured)
+    print(f"wrote {path}: open it at https://ui.perfetto.dev, or in chrome://tracing")
+
+
+def config_command(options: argparse.Namespace) -> None:
+    """The configuration, and on stderr what it lost."""
+    with phase(f"planning what {options.kind} can say"):
+        found = load(options.folder).export_config(options.kind)
+    if options.write:
+        Path(options.write).write_text(found.text)
+    else:
+        print(found.text, end="")
+    print(found, file=sys.stderr)
+
+
+def rehearse_command(options: argparse.Namespace) -> None:
+    """RehearsalError, after what was found is printed, where the program wouldn't run as planned."""
+    plan = load(options.folder)
+    found = plan.rehearse(ranks=options.ranks, microbatches=options.microbatches)
+    print(found)
+    if Path(options.folder).is_dir() and found.together.mismatches is not None:
+        add_to_report(plan, Path(options.folder), {"rehearsal": found.to_dict()})
+    if options.json:
+        Path(options.json).write_text(json.dumps(found.to_dict(), indent=1))
+    if not found.passed:
+        raise RehearsalError(options.folder, "the program would not run as planned", "see what is printed above")
+
+
+def scaling_command(options: argparse.Namespace) -> None:
+    """The curves as tables; as charts they go into the folder's report.html."""
+    plan = load(options.folder)
+    with phase("planning for fewer and more devices, and other bandwidths"):
+        found = plan.scaling()
+    print(found)
+    if Path(options.folder).is_dir():
+        add_to_report(plan, Path(options.folder), {"scaling": found.to_dict()})
+
+
+def add_to_report(plan: Plan, folder: Path, found: Found) -> None:
+    """Writes what was found since the export, and shows it in report.html, unless that was edited."""
+    write_found(folder, found)
+    told = put_report(folder, report_html(plan.record, found_in(folder, str(plan))))
+    if told:
+        print(f"{folder / 'report.html'} shows it", file=sys.stderr)
+
+
+def seal_command(options: argparse.Namespace) -> None:
+    changed = seal_folder(options.folder)
+    print(f"sealed {options.folder}: {', '.join(changed)}" if changed else f"{options.folder} was as it was exported")
+
+
+def verify_command(options: argparse.Namespace) -> None:
+    print(load(options.folder).verify())
