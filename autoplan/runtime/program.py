@@ -64,7 +64,7 @@ class Program(RankModel):
         self.sums = GradientSums(spec, self.held, self.axes)
         self.saver = Saver()
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica_of(spec, self.axes))
-        self.updates = Updates(spec.training, self.optimizer, self.held, self.device)
+        self.updates = Updates(spec.training, self.optimizer, self.held, self.device, self.sums.unless_diverged)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
         self.gradients = Gradients(self.held, self.optimizer)
@@ -104,7 +104,7 @@ class Program(RankModel):
         """
         self._check_filled("step")
         self.engine.check()
-        with self._during("forward and backward"), self.sums.unless_diverged():
+        with self._during("forward and backward"):
             name = "step(accumulate=True)" if accumulate else "step"
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))

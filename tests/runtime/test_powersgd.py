@@ -203,8 +203,9 @@ def test_what_has_no_gradient_keeps_its_error(pool: RankPool) -> None:
     assert pool.run(missing) == [(True, True, True)] * 4
 
 
-def diverges(rank: int, world: int) -> tuple[bool, bool]:
-    """Whether there were errors after a step, and whether all are zero after one whose loss isn't finite."""
+def diverges(rank: int, world: int, late: str = "") -> tuple[bool, bool]:
+    """Whether there were errors after a step, and whether all are zero after one whose loss isn't finite was told: by
+    the step, or, as on an accelerator, by the ``late`` call after it."""
     program, (batch,) = made(MESHES["dp4"], ADAMW), tiny.batches(1)
     program.load_weights(tiny.reference().state_dict())
     program.step(batch)
@@ -212,13 +213,21 @@ def diverges(rank: int, world: int) -> tuple[bool, bool]:
     before = any(bool(error.any()) for error in program.sums.errors().values())
     with torch.no_grad():
         program.held[0].parameter.fill_(float("nan"))
-    with pytest.raises(DivergedError):
+    program.updates.late = bool(late)
+    if late:
         program.step(batch)
+        program.optimizer.zero_grad()
+    with pytest.raises(DivergedError):
+        if late == "save":
+            program.save_checkpoint("never written")
+        else:
+            program.step(batch)
     return before, not any(bool(error.any()) for error in program.sums.errors().values())
 
 
-def test_errors_of_a_loss_that_isnt_finite_are_dropped(pool: RankPool) -> None:
-    found = pool.run(diverges)
+@pytest.mark.parametrize("late", ["", "step", "save"])
+def test_errors_of_a_loss_that_isnt_finite_are_dropped(pool: RankPool, late: str) -> None:
+    found = pool.run(diverges, late)
     assert any(before for before, _ in found), "rows of the first rank have no valid labels"
     assert all(dropped for _, dropped in found)
 

@@ -11,7 +11,8 @@ Late is for accelerators, where every kernel that updates takes the flag (``guar
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,16 +39,19 @@ class Updates:
     skipped  whether a gradient overflowed in the last step, so that the optimizer finds none and updates nothing
     last     the checkpoint that was saved or loaded last
     late     whether a loss that isn't finite is told late
+    unless_diverged  what DivergedError of a loss or its gradients is raised within, whenever it is
     """
 
     def __init__(
-        self, training: Training, optimizer: Optimizer, held: Sequence[ShardedParameter], device: torch.device
-    ) -> None:
+        self, training: Training, optimizer: Optimizer, held: Sequence[ShardedParameter], device: torch.device,
+        unless_diverged: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> None:  # fmt: skip
         self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
         self.scaling = LossScaling(held, device) if training.scales_loss else None
         self.rates = LearningRates(training.lr_schedule, optimizer) if training.lr_schedule is not None else None
         self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
         self.scale = unscaled if self.scaling is None else self.scaling.scale
+        self.unless_diverged = unless_diverged
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
         watches = self.rates is not None and self.rates.watches
@@ -70,10 +74,11 @@ class Updates:
             self.guard(loss, step, before, counts or {})
             self.note(loss, before)
             return
-        overflowed = self.scaling is not None and self.scaling.unscale(step)
-        value, wrong = self.read(loss)
-        if not overflowed and wrong:
-            raise self.not_finite(value, step, counts or {})
+        with self.unless_diverged():
+            overflowed = self.scaling is not None and self.scaling.unscale(step)
+            value, wrong = self.read(loss)
+            if not overflowed and wrong:
+                raise self.not_finite(value, step, counts or {})
         self.skipped = overflowed or (self.skipped and before > 0)
         self.note(loss, before)
 
@@ -97,7 +102,8 @@ class Updates:
         if unseen is not None:
             value, wrong = unseen.arriving.read()
             if wrong:
-                raise self.not_finite(value, unseen.step, unseen.counts)
+                with self.unless_diverged():
+                    raise self.not_finite(value, unseen.step, unseen.counts)
 
     def forget(self) -> None:
         """What was computed before counts no more: other parameters have been loaded."""

@@ -216,8 +216,8 @@ class GradientSums:
 
     @contextmanager
     def unless_diverged(self) -> Iterator[None]:
-        """A step: where its loss isn't finite, neither is what compression left out of its gradients, and it begins
-        anew."""
+        """Where a step's loss isn't finite, neither is what compression left out of its gradients, and it begins anew:
+        whether the step tells, or on an accelerator the next call."""
         try:
             yield
         except DivergedError:
