@@ -74,6 +74,10 @@ class ForwardOnlyError(AutoplanError, AttributeError):
     """Something of a training step is asked of a program that runs the forward alone."""
 
 
+class NotAModuleError(AutoplanError, AttributeError):
+    """What a torch module has, asked of a program, which has it otherwise."""
+
+
 class LostRankError(AutoplanError, RuntimeError):
     """A rank that never came, hangs, answers no more, or broke a step off; the others are waiting for it."""
 

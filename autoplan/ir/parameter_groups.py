@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from autoplan.arguments.keywords import keywords
 from autoplan.arguments.values import Settings, settings
 from autoplan.errors import ParallelismError
 
@@ -16,6 +17,15 @@ Matching = Callable[[str, object], bool]
 """Whether a parameter, given by the user's name and as a tensor of the meta device, belongs to a group."""
 
 
+OPTIONS = (*OPTIMIZER_FIELDS, *OPTIMIZER_FIELDS.values(), "amsgrad", "dampening", "nesterov", "maximize", "fused")
+OTHERS = {
+    **{name: f"options={{'{name}': …}}, or a mapping: {{'match': …, '{name}': …}}" for name in OPTIONS},
+    **dict.fromkeys(("params", "parameters"), "match='*norm*|*.bias', patterns over the parameters' names"),
+}  # fmt: skip
+"""What people write of torch's own groups."""
+
+
+@keywords(ParallelismError, OTHERS)
 @dataclass(frozen=True)
 class ParameterGroup:
     """Parameters that the optimizer treats by options of their own; each belongs to the first group that matches it.
@@ -38,6 +48,9 @@ class ParameterGroup:
             raise ParallelismError(f"a group's options {given}", "lr and learning_rate are one", "give one of them")
         renamed = {OPTIMIZER_FIELDS.get(name, name): value for name, value in given.items()}
         object.__setattr__(self, "options", tuple(sorted(renamed.items())))
+        if not isinstance(self.names, tuple | list) or not all(isinstance(name, str) for name in self.names):
+            cause = "these are the names of parameters that a predicate was true of"
+            raise ParallelismError(f"a group's names {self.names!r}", cause, "leave them out: planning fills them in")
         object.__setattr__(self, "names", tuple(self.names))
         if not callable(self.match) and not (isinstance(self.match, str) and all(self.match.split("|"))):
             cause = "a group matches by a pattern or a predicate"
@@ -77,4 +90,4 @@ def as_group(given: object) -> ParameterGroup:
         example = "give for example {'match': '*norm*|*.bias', 'weight_decay': 0.0}"
         raise ParallelismError(f"groups: {given!r}", cause, example)
     further = {name: value for name, value in given.items() if name not in ("match", "options")}
-    return ParameterGroup(given["match"], {**dict(given.get("options", {})), **further})  # type: ignore[arg-type]
+    return ParameterGroup(given["match"], {**dict(settings("a group's options", given.get("options", ()))), **further})  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from autoplan.runtime.agreement.agreement import Agreement, Call
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
+from autoplan.runtime.not_a_module import not_of_a_module
 from autoplan.runtime.parallel import whole_tensors
 from autoplan.runtime.parallel.meshes import sharded_meshes
 from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
@@ -137,6 +138,10 @@ class RankModel:
                 spec, self.storage, held, buffers, unread, folder, dtype, max_file_bytes, beside,
                 part_of=lambda held: self._averaged(held.values),
             )  # fmt: skip
+
+    def __getattr__(self, name: str) -> object:
+        """NotAModuleError for what people call of a module."""
+        raise not_of_a_module(type(self).__name__, name)
 
     def __enter__(self) -> Self:
         return self

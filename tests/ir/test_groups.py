@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 import pytest
@@ -257,4 +257,24 @@ def test_what_an_optimizer_does_not_take_of_a_group_is_said(training: Training, 
 def test_a_group_without_members_is_refused(groups: tuple, said: str) -> None:
     with pytest.raises(ParallelismError) as error:
         planned(Training(groups=groups))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ParameterGroup("*", weight_decay=0.1), "ParameterGroup has no 'weight_decay'. write options={"),
+        (lambda: ParameterGroup("*", lr=0.1), "{'match': …, 'lr': …}"),
+        (lambda: ParameterGroup(params=[], lr=0.1), "write match='*norm*|*.bias', patterns over the parameters' names"),
+        (lambda: ParameterGroup(), "missing a required argument: 'match'. it takes match, options, names"),
+        (lambda: ParameterGroup("*", {"lr": 0.1}, (), 1), "too many positional arguments"),
+        (lambda: ParameterGroup("*", 0.1), "they are values by name"),
+        (lambda: ParameterGroup("*", {"lr": 0.1}, "weight"), "leave them out: planning fills them in"),
+        (lambda: ParameterGroup("*", {"lr": 0.1}, 5), "leave them out: planning fills them in"),
+        (lambda: Training(groups=({"match": "*", "options": 5},)), "they are values by name"),
+    ],
+)
+def test_a_group_that_is_none_says_what_to_write(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ParallelismError) as error:
+        make()
     assert said in str(error.value)

@@ -121,6 +121,18 @@ def test_bars_lie_in_their_charts(record: PlanRecord) -> None:
             assert begin >= 0 and begin + float(e["width"].rstrip("%")) <= 100.01
 
 
+def test_a_plan_of_another_version_has_all_of_its_bar() -> None:
+    """Its step was predicted shorter than its parts are priced today."""
+    record = planned(PINNED[0])
+    assert "made by another version" not in report_html(record)
+    predicted = record.chosen.predicted
+    older = replace(record.chosen, predicted=replace(predicted, step_time_s=predicted.step_time_s / 2))
+    page = report_html(replace(record, chosen=older))
+    parts = [e for tag, e in parsed(page).elements if tag == "rect" and "data-seconds" in e]
+    assert parts and max(float(e["x"][:-1]) + float(e["width"][:-1]) for e in parts) <= 100.01
+    assert "made by another version" in page
+
+
 def test_each_collective_s_bytes_stand_in_a_layer(record: PlanRecord) -> None:
     """Of every redistribution that crosses the links, at the price that the plan lists."""
     page = report_html(record)

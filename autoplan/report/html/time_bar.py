@@ -9,6 +9,7 @@ from autoplan.search.breakdown import BUBBLE, COMPUTE, UPDATE, Breakdown, Part
 
 NAMES = {COMPUTE: "compute", BUBBLE: "pipeline bubble", UPDATE: "parameter update"}
 CLASSES = {COMPUTE: "compute", BUBBLE: "bubble", UPDATE: "update"}
+DIFFERS = 0.005  # of a plan of this version parts add up to its step
 AXES = ("tp", "dp", "pp", "cp", "ep")  # that have a colour of their own
 
 
@@ -27,11 +28,12 @@ def time_section(record: PlanRecord, step: Breakdown) -> str:
     if not step_s:
         return ""
     interval = interval_of(record.cluster, step_s)
-    whole_s = max(step_s, interval.high_s)
+    priced_s = sum(part.seconds for part in step.parts)  # today; a plan of an older version says what it said then
+    whole_s = max(step_s, interval.high_s, priced_s)
     unit, name = (1.0, "s") if step_s >= 1 else (1e3, "ms") if step_s >= 1e-3 else (1e6, "µs")
     bars, begun_s, rows = [], 0.0, []
     for part in step.parts:
-        share = part.seconds / step_s
+        share = part.seconds / priced_s
         label = f"{part_name(part)}: {seconds_text(part.seconds)}, {100 * share:.1f}%"
         bars.append(
             f'<rect class="{part_class(part)}" x="{percent(begun_s / whole_s)}" '
@@ -55,6 +57,11 @@ def time_section(record: PlanRecord, step: Breakdown) -> str:
         "One device, the mean over the pipeline's ranks. Collectives count as far as no compute hides them; what "
         "follows the last backward is that of the slowest rank."
     )
+    if abs(priced_s / step_s - 1) > DIFFERS:
+        note += (
+            f" Priced today its parts come to {seconds_text(priced_s)}: the plan was made by another version, whose "
+            f"prediction the other figures are."
+        )
     return figure(f"Time: {seconds_text(step_s)} a step", body, note, "time")
 
 

@@ -51,7 +51,7 @@ class InferenceProgram(RankModel):
         if name in OF_TRAINING:
             cause = "a plan of Inference() runs the forward alone"
             raise ForwardOnlyError(f"program.{name}", cause, "plan with training=Training(...) to train the model")
-        raise AttributeError(name)
+        return super().__getattr__(name)
 
     def _count(self) -> int:
         return self.runs
