@@ -124,6 +124,7 @@ ORDER = (
     "lower.resized",
     "lower",
     "runtime.host",
+    "runtime.not_a_module",
     "runtime.collectives",
     "runtime.program_spec",
     "runtime.parallel",
