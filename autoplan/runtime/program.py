@@ -21,7 +21,7 @@ from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.inference.forward import Forward, random_keys
-from autoplan.runtime.not_a_module import StepLoss
+from autoplan.runtime.not_a_module import step_loss
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.local_sgd import replica_groups, replica_of
@@ -115,7 +115,7 @@ class Program(RankModel):
                 loss = self._step(inputs, spec, engine)
             if self.spec.parallelism.offload != "optimizer":
                 share_gradients(self.held)  # a script may look at those of what the optimizer updates
-            return loss.as_subclass(StepLoss)
+            return step_loss(loss)
 
     def evaluate(self, batch: Batch) -> Tensor:
         """The loss of a batch as ``model.eval()`` has it, the same scalar on every rank; nothing is changed or kept.
