@@ -4,6 +4,7 @@
     4x8 h100-sxm 60GB network=ib-ndr
     2x8 h100-sxm + 2x8 a100-sxm-80gb
     4x8 h100-sxm bandwidth=nic:0.5
+    4x8 h100-sxm memory_margin=0.03
     64x8 h100-sxm levels=pod:16:ib-ndr,cluster:4:ib-ndr:12.5GB/s
 """
 
@@ -20,7 +21,7 @@ FORM = (
     'Write nodes x devices and a device\'s name, such as "4x8 h100-sxm", with less memory "4x8 h100-sxm 60GB", '
     'on another network "4x8 h100-sxm network=ib-ndr", or of several kinds "2x8 h100-sxm + 2x8 a100-sxm-80gb"'
 )
-OPTIONS = ("network", "node", "levels", "bandwidth")
+OPTIONS = ("network", "node", "levels", "bandwidth", "memory_margin")
 
 _GROUP = re.compile(r"\s*(-?\d+)\s*[xX]\s*(-?\d+)\s+(\S(?:.*\S)?)\s*", re.ASCII)
 _BEGIN = re.compile(r"\s*-?\d+\s*[xX]\s*-?\d+\s", re.ASCII)

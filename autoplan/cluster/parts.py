@@ -63,6 +63,17 @@ def check_count(name: str, count: object) -> None:
         raise ClusterError(f"{name} = {count!r}", "is not a count of at least 1", "Give a positive whole number")
 
 
+def checked_share(name: str, value: Any) -> float:
+    """A share from 0 to below 1: a number, or the text of one."""
+    try:
+        share = float("nan" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        share = float("nan")
+    if not 0 <= share < 1:
+        raise ClusterError(f"{name} = {value!r}", "is not a share from 0 to below 1", "Give for example 0.03, or 0")
+    return share
+
+
 def check_name(name: str, value: object, example: str) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ClusterError(f"{name} = {value!r}", "is not a name", f'Give a name such as "{example}"')

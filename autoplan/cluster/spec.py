@@ -16,7 +16,7 @@ from autoplan.arguments.synonyms import CLUSTER_NAMES
 from autoplan.cluster.bandwidth import Factors, factors_of, factors_text, times, widened
 from autoplan.cluster.known import Known
 from autoplan.cluster.one_line import FORM, group_text, is_text, levels_text, memory_text, option_text, read_text
-from autoplan.cluster.parts import NodeGroup, OuterLevel, check_count, check_name, parts_of
+from autoplan.cluster.parts import NodeGroup, OuterLevel, check_count, check_name, checked_share, parts_of
 from autoplan.cluster.toml_files import checked, read_file
 from autoplan.errors import ClusterError
 from cost_models.errors import ProfileError
@@ -30,6 +30,13 @@ from cost_models.hardware import (
 )
 
 MOST_DEVICES = 1_000_000
+MEMORY_MARGIN = 0.015
+"""By how much the memory account may be too low, as a share of the memory limit: the most that is known is 1.3%.
+
+An H100's measured peaks are up to 1.2% above the predicted ones (docs/gpu.md), and those that are rehearsed at full
+size up to 1.3% (docs/appendix/rehearsals.md). What contexts, NCCL and the allocator take is reserved by the device's
+profile, beside this.
+"""
 
 
 @keywords(ClusterError, CLUSTER_NAMES)
@@ -51,10 +58,12 @@ class ClusterSpec:
                   count as several of the greatest common size.
     bandwidth     factors on the links' bandwidths, for what-if: 2.0 doubles the network between nodes, {"node": 1.0,
                   "nic": 0.5} names links: what joins the devices of a node, the network cards, or one outer level
+    memory_margin  share of the memory limit that a plan leaves free, for what the memory account may be off by. A plan
+                  that fits without it alone is taken where none leaves it. Of several kinds, the smallest one's share
     known         the figures of all that is named here, read when the cluster is made; what is given is not read
 
-    A ``ClusterError`` for a device or a network that isn't known, counts or memory that aren't positive, or a network
-    beside levels, which name their own.
+    A ``ClusterError`` for a device or a network that isn't known, counts or memory that aren't positive, a margin that
+    is no share, or a network beside levels, which name their own.
     """
 
     nodes: int = 0
@@ -66,6 +75,7 @@ class ClusterSpec:
     levels: tuple[OuterLevel, ...] = ()
     groups: tuple[NodeGroup, ...] = ()
     bandwidth: Factors = ()
+    memory_margin: float = MEMORY_MARGIN
     known: Known = field(default=Known(), repr=False)
 
     def __post_init__(self) -> None:
@@ -83,6 +93,7 @@ class ClusterSpec:
         if self.memory_bytes is not None and self.memory_bytes <= 0:
             value = f"memory = {self.memory_bytes} bytes"
             raise ClusterError(value, "is no memory", "Give a positive size, or leave it out")
+        self._settle("memory_margin", checked_share("memory_margin", self.memory_margin))
         for name in ("network", "node"):
             if getattr(self, name) is not None:
                 check_name(name, getattr(self, name), "ib-ndr" if name == "network" else "nvswitch-4")
@@ -168,6 +179,11 @@ class ClusterSpec:
         return self.profile()[0].usable_bytes if self.memory_bytes is None else self.memory_bytes
 
     @property
+    def aimed_bytes(self) -> int:
+        """What the search aims to fill of each device: the memory limit less the margin."""
+        return round(self.usable_bytes * (1 - self.memory_margin))
+
+    @property
     def default_precision(self) -> str:
         """What Training's precision is where none is given: mixed where the device multiplies bfloat16 quicker."""
         peak = self.profile()[0].peak_flops_per_s
@@ -237,11 +253,14 @@ class ClusterSpec:
         data |= {name: getattr(self, name) for name in ("network", "node") if getattr(self, name) is not None}
         if self.levels:
             data["levels"] = [{k: v for k, v in asdict(level).items() if v is not None} for level in self.levels]
+        if self.memory_margin != MEMORY_MARGIN:
+            data["memory_margin"] = self.memory_margin
         return data | ({"bandwidth": dict(self.bandwidth)} if self.bandwidth else {})
 
     def __str__(self) -> str:
         options = {"network": self.network, "node": self.node, "levels": levels_text(self.levels)}
         options["bandwidth"] = factors_text(self.bandwidth)
+        options["memory_margin"] = None if self.memory_margin == MEMORY_MARGIN else repr(self.memory_margin)
         told = "".join(option_text(name, value) for name, value in options.items())
         return f"{group_text(self._groups)}{memory_text(self.memory_bytes)}{told}"
 

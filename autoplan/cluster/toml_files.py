@@ -14,7 +14,7 @@ else:
     import tomli as tomllib
 
 NEEDED = ("nodes", "devices_per_node", "device")
-KEYS = (*NEEDED, "groups", "memory_gb", "network", "node", "levels", "bandwidth")
+KEYS = (*NEEDED, "groups", "memory_gb", "network", "node", "levels", "bandwidth", "memory_margin")
 
 
 def read_file(path: Path) -> dict[str, Any]:

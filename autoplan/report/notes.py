@@ -114,9 +114,17 @@ def bounds(record: PlanRecord) -> list[str]:
     total, memory_limit = predicted.peak_bytes[stage].total, memory_limits[stage]
     said.append(
         f"Memory: {place} {stage} is the fullest, {size_text(total)} of {size_text(memory_limit)} a device; "
-        f"{size_text(memory_limit - total)} are left."
+        f"{size_text(memory_limit - total)} are left.{margin_text(record, memory_limit - total)}"
     )
     return [*said, *unequal(record), *price_of_pins(record), *next_best(record)]
+
+
+def margin_text(record: PlanRecord, left: int) -> str:
+    """That so many bytes are less than the cluster's margin; "" where they aren't."""
+    cluster = record.cluster
+    if left >= cluster.usable_bytes - cluster.aimed_bytes:
+        return ""
+    return f" That is less than the margin, {100 * cluster.memory_margin:g}% of the limit, for what this may be off by."
 
 
 def price_of_pins(record: PlanRecord) -> list[str]:

@@ -35,8 +35,15 @@ FLOOR, UNLIMITED, LIMITED = range(3)
 
 
 def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
-    """The fastest plan that fits on the cluster's devices; None where nothing fits on the devices alone."""
-    memory_limit, given = work.cluster.usable_bytes, candidates(work.limits, parallelism)
+    """The fastest plan that leaves the cluster's margin of memory, or, where none does, that fits; None where nothing
+    fits on the devices alone."""
+    memory_limits = dict.fromkeys((work.cluster.aimed_bytes, work.cluster.usable_bytes))
+    return next(filter(None, (within_limit(work, parallelism, limit) for limit in memory_limits)), None)
+
+
+def within_limit(work: SearchState, parallelism: Parallelism, memory_limit: float) -> Evaluated | None:
+    """The fastest plan under a memory limit, if any is found."""
+    given = candidates(work.limits, parallelism)
     best = fastest(work, given, memory_limit)
     if wants_context(work, best):
         best = fastest(work, in_context(work, parallelism), memory_limit, best) or best

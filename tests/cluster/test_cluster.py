@@ -46,6 +46,18 @@ def test_the_wall_is_the_profile_s_or_the_user_s():
     assert 70e9 < device.usable_bytes < 80 * 2**30
 
 
+def test_the_margin_is_a_share_of_the_wall():
+    spec = ClusterSpec.parse("1x1 h100-sxm 40GB")
+    assert spec.memory_margin > 0 and spec.aimed_bytes == round(40e9 * (1 - spec.memory_margin))
+    wider = ClusterSpec.parse("1x1 h100-sxm 40GB memory_margin=0.03")
+    assert wider.aimed_bytes == round(40e9 * 0.97) and wider.usable_bytes == spec.usable_bytes
+    for other in (wider, ClusterSpec(1, 1, "h100-sxm", memory_margin=0)):
+        assert ClusterSpec.parse(str(other)) == other == ClusterSpec.of(other.to_dict())
+    for wrong in (1, -0.01, "much", True, None):
+        with pytest.raises(ClusterError, match="memory_margin"):
+            ClusterSpec(1, 1, "h100-sxm", memory_margin=wrong)
+
+
 def test_a_file_says_the_same(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('nodes = 2\ndevices_per_node = 4\ndevice = "cpu"\nmemory_gb = 1.5\n')

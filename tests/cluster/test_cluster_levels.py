@@ -206,7 +206,7 @@ def test_a_calibrated_profile_is_the_cluster_it_was_calibrated_on(tmp_path):
     ("text", "said"),
     [
         ("4x8 h100-sxm network=ib-ndx", "ib-ndx: is not a known fabric; nearest: ib-ndr"),
-        ("4x8 h100-sxm net=ib-ndr", "net=ib-ndr: is not part of a cluster. Use network=, node=, levels=, bandwidth=."),
+        ("4x8 h100-sxm net=ib-ndr", "net=ib-ndr: is not part of a cluster. Use network=, node=, levels=, bandwidth=,"),
         ("4x8 h100-sxm node=pcie-4 node=pcie-5", "node=pcie-4: is said twice. Say it once."),
         ("4x8 h100-sxm 60GB 50GB", "memory_gb=60: is said twice. Say it once."),
         ("4x8 h100-sxm levels=pod", "levels=pod: is no level. Write name:size:network, such as pod:16:ib-ndr"),

@@ -125,6 +125,14 @@ def test_what_of_the_memory_is_reserved(record: PlanRecord) -> None:
     assert "reserved)" not in report_text(walled)
 
 
+def test_a_plan_that_leaves_less_than_the_margin_says_so(record: PlanRecord) -> None:
+    peak = max(memory.total for memory in record.chosen.predicted.peak_bytes)
+    within, margin = replace(record, cluster=replace(CLUSTER, memory_bytes=round(1.02 * peak))), 0.03
+    assert "less than the margin" not in report_text(record) + report_text(within)
+    short = replace(within, cluster=replace(within.cluster, memory_margin=margin))
+    assert "less than the margin, 3% of the limit" in " ".join(report_text(short).split())
+
+
 def test_the_alternatives_say_by_how_much(record: PlanRecord) -> None:
     given = (
         Alternative("plain data parallel", Parallelism(dp=4), 3.0, 0),

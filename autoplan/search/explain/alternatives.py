@@ -68,26 +68,32 @@ def named_systems(work: SearchState, best: Evaluated, names: dict[str, str]) -> 
 def named(
     work: SearchState, best: Evaluated, names: tuple[str, str], pinned: Parallelism, possible: Sequence[Candidate]
 ) -> Alternative:
-    """A named system: its fastest plan that fits, else how far the leanest is over; or why it isn't priced.
+    """A named system: its fastest plan that leaves the margin, else that fits, else how far the leanest is over; or why
+    it isn't priced.
 
     names  what the report calls it, and what ``parallelism`` does
     """
     name, system = names
-    memory_limit, own = work.cluster.usable_bytes, work.pinned_to(pinned).beside()
+    cluster, own = work.cluster, work.pinned_to(pinned).beside()
     if pinned.tensor_system in GRIDS and sum(len(b.nodes) for b in work.prepared.model.blocks) > GRID_NODES:
         said = f"not priced beside a plan: parallelism={system!r} plans it"
         return Alternative(name, pinned, math.inf, 0, said)
-    if own.operators is work.operators and pinned.tensor_system is None:
-        found = fastest(own, possible, memory_limit)
-    else:
-        found = fastest(own, likeliest(own, possible, best.candidate), memory_limit)
-        found = found or fastest(own, leanest(own, possible), memory_limit)
+    tried = [possible]
+    if own.operators is not work.operators or pinned.tensor_system is not None:
+        tried = [likeliest(own, possible, best.candidate), leanest(own, possible)]
+
+    def within(memory_limit: float) -> Evaluated | None:
+        return next(filter(None, (fastest(own, some, memory_limit) for some in tried)), None)
+
+    found = within(cluster.aimed_bytes)
     if found is None:
         own.check_some_lie(possible)
         found = own.evaluator.leanest(*leanest(own, possible))
+        if found is not None and found.over_bytes(cluster.usable_bytes) == 0:
+            found = within(cluster.usable_bytes) or found
     if found is None:
         return Alternative(name, pinned, math.inf, 0, "no plan of it runs: stages of one rank share a parameter")
-    return priced(work, name, found, found.over_bytes(memory_limit))
+    return priced(work, name, found, found.over_bytes(cluster.usable_bytes))
 
 
 def likeliest(work: SearchState, possible: Sequence[Candidate], best: Candidate) -> list[Candidate]:

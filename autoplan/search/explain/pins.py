@@ -41,7 +41,7 @@ def unpinned(work: SearchState, best: Evaluated, pinned: Parallelism) -> tuple[s
         quick = best_plan(own, free)
         is_faster = quick is not None and quick.step_s < best.step_s
         return (UNPINNED_QUICKLY, own, quick) if quick and is_faster else (UNPINNED_QUICKLY, work, best)
-    memory_limit = work.cluster.usable_bytes
+    memory_limit = work.cluster.aimed_bytes
 
     def quicker(possible: Sequence[Candidate]) -> list[Candidate]:
         return [s for s in own.lying(possible) if lower_bound(own.operators, s) < best.step_s]

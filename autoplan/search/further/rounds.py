@@ -38,14 +38,15 @@ def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> 
 
 def within_a_hair(work: SearchState, best: Evaluated) -> list[Candidate]:
     """Interleaved candidates that came nearest to the best plan, or could become as quick by their bounds, to be
-    searched with no limit on their time: under the best plan's, operators whose even stages take far longer are given
-    up, from whose division others go on."""
+    searched with no limit on their time: under the best plan's, a search is given up whose even stages take far longer,
+    or whose first steps gain little. Of these the one whose bound and seconds so far have the least mean."""
     priced = {s: found.step_s for s, found in work.found.items() if found and s.schedule == "interleaved"}
     priced.pop(best.candidate, None)
     near = [s for own, s in sorted((own, s) for s, own in priced.items()) if own <= HAIR * best.step_s][:RIVALS]
     least_s = HAIR * work.unlimited_s(best.candidate)
-    given_up = sorted((work.unlimited_s(s), s) for s, own in priced.items() if own <= GIVEN_UP * best.step_s)
-    return near or [s for bound_s, s in given_up if bound_s <= least_s][:RIVALS]
+    bounds_s = {s: work.unlimited_s(s) for s, own in priced.items() if own <= GIVEN_UP * best.step_s}
+    given_up = sorted((bound_s + priced[s], s) for s, bound_s in bounds_s.items() if bound_s <= least_s)
+    return near or [s for _, s in given_up][:RIVALS]
 
 
 def between(s: Candidate) -> list[Candidate]:

@@ -1,0 +1,46 @@
+"""A margin of memory for what the account may be off by: plans leave it where they can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import autoplan.rules.builtin  # noqa: F401  registers the rules
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import DoesNotFitError
+from autoplan.ir.choice import Chosen
+from autoplan.options import Parallelism, Training
+from autoplan.search import search
+from tests.support.hand_made import llama
+
+MODEL = llama(batch=8, seq=256, hidden=64, ffn=192, vocab=256, layers=6)
+ROOMY = ClusterSpec.parse("1x1 h100-sxm")
+KEEPS = Parallelism(dp=1, tp=1, pp=1, micro_batch=8, recompute="none")
+
+
+def planned(cluster: ClusterSpec, pinned: Parallelism) -> Chosen:
+    return search(MODEL, cluster, Training(), pinned, (), "fast")[0]
+
+
+def peak(chosen: Chosen) -> int:
+    return max(memory.total for memory in chosen.predicted.peak_bytes)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> ClusterSpec:
+    """One device that everything fits on, but not beside a margin of a tenth."""
+    return replace(ROOMY, memory_bytes=round(1.1 * peak(planned(ROOMY, KEEPS))), memory_margin=0.1)
+
+
+def test_what_is_chosen_leaves_the_margin(cluster: ClusterSpec) -> None:
+    """What would keep everything if it filled its device recomputes some."""
+    free = replace(KEEPS, recompute=None)
+    assert peak(planned(replace(cluster, memory_margin=0), free)) > cluster.aimed_bytes
+    assert peak(planned(cluster, free)) <= cluster.aimed_bytes
+
+
+def test_what_fits_without_it_alone_is_planned(cluster: ClusterSpec) -> None:
+    assert cluster.aimed_bytes < peak(planned(cluster, KEEPS)) <= cluster.usable_bytes
+    with pytest.raises(DoesNotFitError):
+        planned(replace(cluster, memory_bytes=cluster.aimed_bytes), KEEPS)
