@@ -17,7 +17,7 @@ from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_gr
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "full", "auto")
 OFFLOADS = ("optimizer", "parameters", "activations")
 REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
@@ -251,7 +251,8 @@ class Parallelism:
     pipeline_schedule  "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step
                      old
     virtual_stages   stages on one pipeline rank
-    recompute        "none", "selective", "full"
+    recompute        "none", "selective", "full" of all blocks that repeat; or "auto": of as many, and each as cheaply, as
+                     memory asks for, which is what None lets the search do
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
                      (what the blocks that repeat keep for their backward), or "none" of it. The search decides only

@@ -1,5 +1,6 @@
 """What the search decides: its result, and all that lowering needs to know."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autoplan.ir.layout import Layout
@@ -65,6 +66,13 @@ class StageChoice:
     last: int
     recompute: int = 0
     selective: int = 0
+
+
+def most_recomputed(stages: Sequence[StageChoice]) -> str:
+    """The most that any segment runs again: "full", "selective" or "none"."""
+    if any(stage.recompute for stage in stages):
+        return "full"
+    return "selective" if any(stage.selective for stage in stages) else "none"
 
 
 @dataclass(frozen=True)

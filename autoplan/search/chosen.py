@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
-from autoplan.ir.choice import BlockChoice, Chosen, StageChoice, tensor_mesh
+from autoplan.ir.choice import BlockChoice, Chosen, most_recomputed, tensor_mesh
 from autoplan.ir.graph import Model
 from autoplan.ir.layout import Layout, S
 from autoplan.ir.mesh import TENSOR
@@ -67,7 +66,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         micro_batch=s.rows,
         pipeline_schedule="pipedream-2bw" if s.versions == 2 else s.schedule,
         virtual_stages=s.virtual_stages,
-        recompute="none" if s.offload == "activations" else recomputation(found.stages),
+        recompute="none" if s.offload == "activations" else recomputation(found),
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),
         offload=None if s.offload == "none" else s.offload,
         tensor=s.factors,
@@ -87,8 +86,8 @@ def splits_sequence(layout: Layout) -> bool:
     return layout.rank == 3 and any(layout.state(a) == S(SEQUENCE) for a in layout.axes if a in TENSOR)
 
 
-def recomputation(stages: Sequence[StageChoice]) -> str:
-    """The most that any segment runs again."""
-    if any(stage.recompute for stage in stages):
-        return "full"
-    return "selective" if any(stage.selective for stage in stages) else "none"
+def recomputation(found: Evaluated) -> str:
+    """What all repeated segments do; "auto" where they differ, so that pinned it is the same plan again."""
+    most, repeated = most_recomputed(found.stages), int(found.loads.chain.repeated.sum())
+    alike = sum(stage.recompute if most == "full" else stage.selective for stage in found.stages)
+    return most if most == "none" or alike == repeated else "auto"

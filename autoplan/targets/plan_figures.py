@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from autoplan.errors import ParallelismError
+from autoplan.ir.choice import most_recomputed
 from autoplan.ir.graph import batch_rows
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
@@ -53,8 +54,12 @@ def values_of(record: PlanRecord) -> Values:
     block, layers = uses.most_common(1)[0]
     shape = record.model.batch[0].type.shape
     text = not record.model.batch[0].type.floating and len(shape) == 2
+    chosen = record.chosen
+    parallelism = chosen.parallelism
+    if parallelism.recompute == "auto":  # a trainer's is of all layers
+        parallelism = replace(parallelism, recompute=most_recomputed(chosen.stages))
     return Values(
-        record, record.training, record.chosen.parallelism, batch_rows(record.model), shape[1] if text else None,
+        record, record.training, parallelism, batch_rows(record.model), shape[1] if text else None,
         record.chosen.microbatches, layers, record.model.blocks[block].name,
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 from torch import nn
 
 import autoplan
-from autoplan import Inference, Parallelism, Plan, Training
+from autoplan import ClusterSpec, Inference, Parallelism, Plan, Training
 from autoplan.errors import AutoplanError, ClusterError, InputsError, ParallelismError, RescaleError
+from autoplan.ir.record import PlanRecord
+from autoplan.search import search
+from tests.support.hand_made import llama
 
 
 class Rows(nn.Module):
@@ -108,3 +112,16 @@ def test_what_cannot_be_asked_is_named(plan: Plan, change: dict, kind: type[Auto
     with pytest.raises(kind) as error:
         plan.what_if(**change)
     assert said in str(error.value)
+
+
+def test_what_a_plan_says_of_itself_is_that_plan() -> None:
+    """Some of its blocks recompute, and not all alike: ``parallelism`` pinned leaves that to the search again."""
+    model = llama(batch=8, seq=256, hidden=64, ffn=192, vocab=256, layers=6)
+    cluster, pinned = ClusterSpec.parse("1x1 h100-sxm 0.064GB"), Parallelism(micro_batch=8)
+    found = search(model, cluster, Training(), pinned, (), "fast")
+    first = Plan(PlanRecord(cluster, Training(), model, *found, None))
+    assert 0 < sum(stage.recompute + stage.selective for stage in first.record.chosen.stages) < 6
+    again = first.what_if(parallelism=first.parallelism, effort="fast")
+    assert again.record.chosen == first.record.chosen and first.parallelism.recompute == "auto"
+    every = first.what_if(parallelism=replace(first.parallelism, recompute="selective"), effort="fast")
+    assert every.predicted.step_time_s > first.predicted.step_time_s and every.parallelism.recompute == "selective"

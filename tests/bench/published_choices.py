@@ -182,7 +182,8 @@ def as_published(case: Case, work: SearchState) -> tuple[Chosen | None, tuple[st
         if opened is not None:
             pins = replace(pins, **{opened: None})
         own = begin(work.prepared.model, work.cluster, work.training, pins)
-        best = fastest(own, candidates(own.limits, pins), work.cluster.usable_bytes)
+        limits = (work.cluster.aimed_bytes, work.cluster.usable_bytes)  # as ``driver.best_plan``, theirs alone
+        best = next(filter(None, (fastest(own, candidates(own.limits, pins), limit) for limit in limits)), None)
         if found is not None and (best is None or best.step_s * LOPSIDED > found[0].step_s):
             break
         notes += [f"Priced with {opened} left to the search."] if opened is not None else []

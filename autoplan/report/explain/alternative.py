@@ -22,7 +22,7 @@ def asked_for(record: PlanRecord, name: str) -> str | Parallelism | None:
     known = dict(CLASSICAL)
     found = listed(record, name)
     if found is not None and not found.why_not and name not in known:
-        return replace(found.parallelism, recompute=None)  # pinned it would be every layer's
+        return replace(found.parallelism, recompute=None)  # as an older plan's "selective" may be of some layers
     try:
         asked = read(known.get(name, name))
     except (ParallelismError, InputsError):
