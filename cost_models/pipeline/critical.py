@@ -142,23 +142,35 @@ class Line:
         return self.before, self.senders, self.posted, self.queued
 
     @cached_property
+    def rows(self) -> list[tuple[int, ...]]:
+        """``waits`` of each action."""
+        return list(zip(*self.waits, strict=True))
+
+    @cached_property
+    def numbers(self) -> tuple[list[int], list[int]]:
+        """``actions`` and ``messages``, to be looked up one by one."""
+        return self.actions.tolist(), self.messages.tolist()
+
+    @cached_property
     def picks(self) -> tuple[itemgetter, itemgetter]:
         """Of durations those of the actions, and of their messages."""
-        return itemgetter(*self.actions.tolist()), itemgetter(*self.messages.tolist())
+        actions, messages = self.numbers
+        return itemgetter(*actions), itemgetter(*messages)
 
     def ends_s(self, spent_s: Sequence[float], sent_s: Sequence[float]) -> tuple[list[float], list[float]]:
         """(when each is done, when what it reads has come), by how long each and its message take; one more at the
         end, of nobody's action."""
         ends, came = [0.0] * (len(spent_s) + 1), [0.0] * (len(spent_s) + 1)
-        rows = zip(*self.waits, spent_s, sent_s, strict=True)
-        for place, (before, sender, posted, queued, seconds, message_s) in enumerate(rows):
-            ready, free = ends[sender], ends[before]
-            if ends[posted] > ready:
-                ready = ends[posted]
+        place = 0
+        for (before, sender, posted, queued), seconds, message_s in zip(self.rows, spent_s, sent_s, strict=True):
+            ready, free, other = ends[sender], ends[before], ends[posted]
+            if other > ready:
+                ready = other
             if came[queued] > ready:
                 ready = came[queued]
             came[place] = ready = ready + message_s
             ends[place] = (ready if ready > free else free) + seconds
+            place += 1
         return ends, came
 
     def runs(self, durations_s: np.ndarray) -> ManyRuns:
@@ -195,14 +207,14 @@ class Line:
 
     def counts(self, ends_s: Sequence[float], came_s: Sequence[float]) -> np.ndarray:
         """[DURATIONS, v·d]: how often the longest path runs each action and each message, from its last action back."""
-        place, path = max(self.last, key=ends_s.__getitem__), []
+        place, path, (actions, messages) = max(self.last, key=ends_s.__getitem__), list[int](), self.numbers
         while place != NOBODY:
-            path.append(self.actions[place])
+            path.append(actions[place])
             if came_s[place] <= ends_s[self.before[place]]:
                 place = self.before[place]
                 continue
             while place != NOBODY:
-                path.append(self.messages[place])
+                path.append(messages[place])
                 sender, posted, queued = self.senders[place], self.posted[place], self.queued[place]
                 if came_s[queued] > max(ends_s[sender], ends_s[posted]):
                     place = queued

@@ -322,7 +322,7 @@ class DivisionSearch:
 
     def recomputed_elsewhere(self, division: Division, ranks: RankExcess) -> Division | None:
         """From neighbour to neighbour by another recomputation, each the one whose longest path is shortest, of those
-        that fit, for as long as that gets shorter; None where it doesn't.
+        that fit, for as long as that gets shorter; None where it doesn't, or stays as long as the best takes.
 
         ranks  what they need, whatever they recompute
         """
@@ -336,7 +336,7 @@ class DivisionSearch:
             all_s = np.where(ranks.most(near.full.T, near.part.T)[:, None] <= 0, lengths_s + more_s @ runs.T, np.inf)
             chosen = int(all_s.max(axis=1).argmin()) if len(near) else -1
             if chosen < 0 or all_s[chosen].max() >= lengths_s.max() * (1 - 1e-9):
-                return None if now is here else now.one(0)
+                return None if now is here or lengths_s.max() >= self.best_s else now.one(0)
             now, lengths_s = near.picked(np.array([chosen])), all_s[chosen]
 
     def lengths_s(self, many: Divisions, paths: np.ndarray) -> np.ndarray:
