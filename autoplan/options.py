@@ -251,8 +251,8 @@ class Parallelism:
     pipeline_schedule  "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step
                      old
     virtual_stages   stages on one pipeline rank
-    recompute        "none", "selective", "full" of all blocks that repeat; or "auto": of as many, and each as cheaply, as
-                     memory asks for, which is what None lets the search do
+    recompute        "none", "selective", "full" of all blocks that repeat; or "auto": of as many as memory asks for,
+                     each as cheaply, which is what None lets the search do
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
                      (what the blocks that repeat keep for their backward), or "none" of it. The search decides only

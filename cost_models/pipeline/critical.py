@@ -143,8 +143,8 @@ class Line:
 
     @cached_property
     def rows(self) -> list[tuple[int, ...]]:
-        """``waits`` of each action."""
-        return list(zip(*self.waits, strict=True))
+        """The place of each action, and its ``waits``."""
+        return list(zip(range(len(self.actions)), *self.waits, strict=True))
 
     @cached_property
     def numbers(self) -> tuple[list[int], list[int]]:
@@ -161,8 +161,7 @@ class Line:
         """(when each is done, when what it reads has come), by how long each and its message take; one more at the
         end, of nobody's action."""
         ends, came = [0.0] * (len(spent_s) + 1), [0.0] * (len(spent_s) + 1)
-        place = 0
-        for (before, sender, posted, queued), seconds, message_s in zip(self.rows, spent_s, sent_s, strict=True):
+        for (place, before, sender, posted, queued), seconds, message_s in zip(self.rows, spent_s, sent_s, strict=True):
             ready, free, other = ends[sender], ends[before], ends[posted]
             if other > ready:
                 ready = other
@@ -170,7 +169,6 @@ class Line:
                 ready = came[queued]
             came[place] = ready = ready + message_s
             ends[place] = (ready if ready > free else free) + seconds
-            place += 1
         return ends, came
 
     def runs(self, durations_s: np.ndarray) -> ManyRuns:
