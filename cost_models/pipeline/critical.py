@@ -182,7 +182,8 @@ class Line:
             last = first + waits.shape[1]
             now, ready, known = ends[first:last], came[first:last], both.take(waits, axis=0)
             np.maximum(known[1], known[2], out=ready)
-            np.maximum(ready, known[3], out=ready)
+            if len(known) > 3:
+                np.maximum(ready, known[3], out=ready)
             ready += sent_s[first:last]
             np.maximum(known[0], ready, out=now)
             now += spent_s[first:last]
@@ -193,7 +194,7 @@ class Line:
     def waves(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """(the actions in another order, by how many are before them at least; the place of each in it, and of nobody's
         the last; of those that have as many before them [4, actions], the places in it of those that they wait for, as
-        in ``waits``; of ``queued`` they begin behind all places)."""
+        in ``waits``; of ``queued`` they begin behind all places, and are left out where none waits for one)."""
         depth = np.array(self.ends_s([1.0] * len(self.actions), [0.0] * len(self.actions))[0][:-1])
         order = np.argsort(depth, kind="stable")
         place = np.full(len(order) + 1, len(order))  # nobody's is the last
@@ -201,7 +202,9 @@ class Line:
         cuts = np.flatnonzero(np.diff(depth[order])) + 1
         waits = np.stack([place[np.array(of)[order]] for of in self.waits])
         waits[-1] += len(place)
-        return order, place, np.split(waits, cuts, axis=1)
+        nobody = 2 * len(place) - 1
+        waves = [wave if (wave[-1] != nobody).any() else wave[:-1] for wave in np.split(waits, cuts, axis=1)]
+        return order, place, waves
 
     def counts(self, ends_s: Sequence[float], came_s: Sequence[float]) -> np.ndarray:
         """[DURATIONS, v·d]: how often the longest path runs each action and each message, from its last action back."""
