@@ -98,5 +98,9 @@ class VerificationError(AutoplanError, AssertionError):
     """The sharded program differs from one device."""
 
 
+class DiskError(AutoplanError, RuntimeError):
+    """The disk that a program keeps state on is full, fails, or is none."""
+
+
 class RehearsalError(AutoplanError, RuntimeError):
     """A program can't be rehearsed here, or its rehearsal broke off."""

@@ -19,6 +19,8 @@ PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
 RECOMPUTE = ("none", "selective", "full", "auto")
 OFFLOADS = ("optimizer", "parameters", "activations")
+ON_DISK = "nvme"  # the optimizer's state on the node's disks: taken where nothing else fits
+OF_OPTIMIZER = ("optimizer", ON_DISK)  # under which parameters stay on the device, masters and states don't
 REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
 OUTER_OPTIMIZERS = ("nesterov",)
@@ -255,7 +257,8 @@ class Parallelism:
                      each as cheaply, which is what None lets the search do
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
-                     (what the blocks that repeat keep for their backward), or "none" of it. The search decides only
+                     (what the blocks that repeat keep for their backward); "nvme": the optimizer's state on the
+                     node's disks; or "none". The search decides only
                      where no field at all is pinned (``search.further.host_memory``); beside others None is "none"
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
     tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.space.tensor_axes``),
@@ -304,7 +307,7 @@ class Parallelism:
         self._one_of("zero", (0, 1, 2, 3))
         self._one_of("pipeline_schedule", SCHEDULES)
         self._one_of("recompute", RECOMPUTE)
-        self._one_of("offload", ("none", *OFFLOADS))
+        self._one_of("offload", ("none", *OFFLOADS, ON_DISK))
         self._one_of("tensor_system", TENSOR_SYSTEMS)
         self._one_of("cp_attention", CP_ATTENTION)
         self._one_of("outer_optimizer", OUTER_OPTIMIZERS)

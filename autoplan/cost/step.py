@@ -11,12 +11,12 @@ from autoplan.cost.operators.operator_seconds import Operator, price_operator
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
-from autoplan.options import Inference, Training
+from autoplan.options import OF_OPTIMIZER, ON_DISK, Inference, Training
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import update_seconds
 from cost_models.hardware import Device, Topology
 from cost_models.memory import OPTIMIZERS
-from cost_models.offload import host_update_seconds
+from cost_models.offload import disk_update_seconds, host_update_seconds
 from cost_models.pipeline import AHEAD, Run, Timeline, in_flight, runs, simulate
 from cost_models.pipeline.shared import Sharing, shared_runs, shared_step_seconds
 
@@ -105,19 +105,25 @@ def in_one_pass(training: Training | Inference) -> bool:
     return all(own.get("fused", "foreach" not in options) for own in asked)
 
 
-def update_s(bytes: float, passes: float, data: DataAxis) -> float:
+def update_s(bytes: float, passes: float, data: DataAxis, states: float) -> float:
     """Seconds of the optimizer over the bytes of parameter that one device updates.
+
+    states  bytes of the optimizer's for each of these
 
     What is offloaded is updated on the host, at the pace of its memory. Where parameters stay on the device
     ("optimizer") their gradients go down the link before, and the updated parameters up after it, as the device holds
     them, in the open: the optimizer's step begins when the last gradient is summed, and the next forward reads every
-    parameter.
+    parameter. From and to a disk the states go meanwhile ("nvme"), and may take longer.
     """
     if not data.offloads:
         return float(update_seconds(bytes * passes, data.prices.device))
     up = bytes / data.prices.stored if data.publishes else bytes
-    moved_s = data.link_s(bytes) + data.link_s(up) if data.offload == "optimizer" else 0.0
-    return moved_s + float(host_update_seconds(bytes * passes, data.host))
+    moved_s = data.link_s(bytes) + data.link_s(up) if data.offload in OF_OPTIMIZER else 0.0
+    updated_s = moved_s + float(host_update_seconds(bytes * passes, data.host))
+    if data.offload != ON_DISK:
+        return updated_s
+    assert data.host.disk is not None
+    return max(updated_s, float(disk_update_seconds(bytes * (1 + states), data.host.disk)))
 
 
 def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import bucket_bytes
 from autoplan.ir.mesh import replicated, whole_axis
+from autoplan.options import OF_OPTIMIZER, ON_DISK
 from cost_models.hardware import Host
 
 Held = float | Mapping[tuple[str, ...], float]
@@ -52,6 +53,7 @@ class DataShares:
     offload  "optimizer": its state, a copy of the parameters that it updates and their gradients lie in the host's
           memory; "parameters": parameters and reduced gradients too, each shard going over the link as it is gathered
           or reduced
+          "nvme": its state and that copy lie on the disk
     late  no sum of gradients hides: no hook sees those of a split backward
           (``runtime.parallel.gradient_buckets.backwards``)
     local_steps  from one average of the replicas to the next, which then takes the place of the gradients' sums
@@ -161,10 +163,11 @@ class DataShares:
 
     @property
     def host(self) -> Host:
-        """Of the device, whose profile knows it wherever something is offloaded."""
+        """Of the device, whose profile knows it wherever something is offloaded; its disk in its memory's place, where
+        that is what holds the states."""
         host = self.prices.device.host
         assert host is not None, f"{self.prices.device.name} has no host"
-        return host
+        return host.on_disk() if self.offload == ON_DISK else host
 
     @property
     def sharded(self) -> bool:
@@ -202,7 +205,7 @@ class DataShares:
         master, and at levels 1 and 2 the gathered."""
         if self.sharded:
             return self.shard_share + (self.zero < 3)
-        masters = self.prices.stored if self.publishes and self.offload != "optimizer" else 0.0
+        masters = self.prices.stored if self.publishes and self.offload not in OF_OPTIMIZER else 0.0
         return self.versions + masters + 2 * self.prices.stored * self.outer
 
     def frozen_share(self, whole: tuple[str, ...] = ()) -> float:
@@ -257,13 +260,14 @@ class DataShares:
         return self.offloaded_share(states) if self.offloads and not self.host.own else 0.0
 
     def offloaded_share(self, states: float) -> float:
-        """What the host holds, per byte of parameters: those that it updates, their gradients and states."""
-        return (2 + states) * self.optimizer_share
+        """What the host holds, per byte of parameters: those that it updates, their states and gradients. A disk holds
+        no gradients: each is brought to the host as its parameter's turn comes."""
+        return ((1 if self.offload == ON_DISK else 2) + states) * self.optimizer_share
 
     @property
     def offloads(self) -> bool:
         """Whether the host keeps the optimizer's states, and updates."""
-        return self.offload in ("optimizer", "parameters")
+        return self.offload in (*OF_OPTIMIZER, "parameters")
 
     def beside_update(self, parameters: np.ndarray) -> np.ndarray:
         """[segments] bytes that stand where the optimizer updates, or right before or after it: gradients on their way

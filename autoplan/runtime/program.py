@@ -10,6 +10,7 @@ from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.ir.mesh import MICROBATCHES
+from autoplan.options import OF_OPTIMIZER
 from autoplan.runtime import own_state
 from autoplan.runtime.agreement.agreement import Call
 from autoplan.runtime.checkpoint import checkpoint
@@ -64,7 +65,8 @@ class Program(RankModel):
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.saver = Saver()
-        self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica_of(spec, self.axes))
+        replica = replica_of(spec, self.axes)
+        self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica, self.disk)
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device, self.sums.unless_diverged)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
@@ -113,7 +115,7 @@ class Program(RankModel):
             inputs = stacked(spec, given, self.axes, self.device)
             with self.gradients.of_another_batch(lambda: self.updates.skipped):
                 loss = self._step(inputs, spec, engine)
-            if self.spec.parallelism.offload != "optimizer":
+            if self.spec.parallelism.offload not in OF_OPTIMIZER:
                 share_gradients(self.held)  # a script may look at those of what the optimizer updates
             return step_loss(loss)
 
@@ -240,7 +242,8 @@ class Program(RankModel):
         keep          of this run's checkpoints beside it that are named step-<number>, the newest and those that it
                       was reached from stay, ``keep`` in all; the others are removed afterwards
         asynchronous  returns once the values of this moment are copied into the host's memory, and writes them while
-                      training goes on; the next save, a load and ``close`` wait for it
+                      training goes on; the next save, a load and ``close`` wait for it. Where the optimizer's state
+                      lies on disks (offload="nvme") it is written before it returns: that memory isn't there
         CheckpointError, on every rank, where another run saves there, the folder holds something else, ranks name
         different folders, or any couldn't write; an asynchronous save's is raised by the next of these. DivergedError
         where a parameter or the optimizer's state isn't finite.
@@ -251,7 +254,8 @@ class Program(RankModel):
             if self.local:
                 self.local.average()
             with self.sums.as_one():
-                checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, asynchronous)
+                later = asynchronous and self.disk is None
+                checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, later)
         self.updates.last = Path(folder)
 
     def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:
@@ -298,6 +302,8 @@ class Program(RankModel):
         finally:
             self.closed = True
             self.saver.close()
+            if self.disk is not None:
+                self.disk.close()
             self.sums.close()
             if isinstance(self.engine, PipelineEngine):
                 self.engine.close()

@@ -14,10 +14,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import LaunchError
+from autoplan.options import ON_DISK
 from autoplan.runtime.agreement.agreement import Agreement, Call
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
+from autoplan.runtime.memory.disk_memory import DiskMemory
 from autoplan.runtime.not_a_module import not_of_a_module
 from autoplan.runtime.parallel import whole_tensors
 from autoplan.runtime.parallel.meshes import sharded_meshes
@@ -56,7 +58,9 @@ class RankModel:
         self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)
         zero = sharded_meshes(spec, self.world.device_mesh.device_type)
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh, zero)
-        self.held = sharded_parameters(spec, self.stages.parameters, self.axes)
+        self.disk = DiskMemory() if spec.parallelism.offload == ON_DISK else None
+        on_disk = None if self.disk is None else self.disk.zeros
+        self.held = sharded_parameters(spec, self.stages.parameters, self.axes, on_disk)
         self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device, zero)
         self.unread = whole_tensors.unread_values(spec, self.rank)
         self.agreement = Agreement(self.axes, self.device)

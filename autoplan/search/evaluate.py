@@ -70,9 +70,9 @@ class Evaluated:
     @property
     def exceeds_host(self) -> bool:
         """Whether more is kept on the host of some device than it holds."""
-        hosts = [self.loads.at(k).data.prices.device.host for k in range(len(self.memory))]
-        pairs = zip(self.memory, hosts, strict=True)
-        return any(host is not None and memory.host > host.memory_bytes for memory, host in pairs)
+        data = (self.loads.at(k).data for k in range(len(self.memory)))
+        pairs = zip(self.memory, data, strict=True)
+        return any(memory.host > 0 and memory.host > each.host.memory_bytes for memory, each in pairs)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from cost_models.hardware.accuracy import UNVALIDATED
 from cost_models.hardware.catalog import Sourced, figures_of
 from cost_models.hardware.device import Device
-from cost_models.hardware.host import Host
+from cost_models.hardware.host import Disk, Host
 from cost_models.hardware.interconnect import Interconnect, slower_of
 from cost_models.hardware.link import FABRICS, Link, LinkPath, Protocol, Switch, fabric_names, read_fabric
 from cost_models.hardware.mixed import slowest_of

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
 from autoplan.options import Training
@@ -20,6 +21,7 @@ from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.outer_steps import BEGUN, OUTER_MOMENTUM
+from autoplan.runtime.optim.streamed_optimizer import state_memory
 from autoplan.runtime.parallel.powersgd import ERROR
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
@@ -134,7 +136,7 @@ def new_optimizer_state(snapshot: Snapshot, saved: Mapping[str, object]) -> dict
             if kind not in kept:
                 kept[kind] = fields_kept(snapshot.spec.training, *kind)
             dtype = kept[kind].get(field, entry.properties.dtype)
-            moments.setdefault(name, {})[field] = memory_for(held, field, entry, dtype)
+            moments.setdefault(name, {})[field] = memory_for(snapshot.optimizer, held, field, entry, dtype)
     return moments
 
 
@@ -145,9 +147,11 @@ def saved_moments(saved: Mapping[str, object]) -> Iterator[tuple[str, str, Tenso
             yield name, field, entry
 
 
-def memory_for(held: ShardedParameter, field: str, entry: TensorStorageMetadata, dtype: torch.dtype) -> Tensor:
+def memory_for(
+    optimizer: Optimizer, held: ShardedParameter, field: str, entry: TensorStorageMetadata, dtype: torch.dtype
+) -> Tensor:
     if entry.size == torch.Size(held.stored.type.shape) and field != "step":
-        return torch.zeros_like(held.updated, dtype=dtype, requires_grad=False)
+        return state_memory(optimizer, held.updated, dtype)
     return torch.zeros(entry.size, dtype=dtype)
 
 

@@ -11,6 +11,7 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from autoplan.options import ELEMENTWISE, Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.memory.disk_memory import DiskMemory
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.gathered_optimizer import (
     GatheredOptimizer,
@@ -26,6 +27,7 @@ from autoplan.runtime.optim.lr_scheduler import LearningRates
 from autoplan.runtime.optim.masters import attach
 from autoplan.runtime.optim.optimizer_options import group_options, optimizer_class, options, options_beside_muon
 from autoplan.runtime.optim.parameter_group import names_of, number_of, titles
+from autoplan.runtime.optim.streamed_optimizer import StreamedOptimizer
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage
 from autoplan.runtime.program_spec import ProgramSpec
@@ -64,21 +66,37 @@ def build_optimizer(
 
 def rank_optimizer(
     spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], device: torch.device,
-    replica: MeshAxis | None = None,
+    replica: MeshAxis | None = None, disk: DiskMemory | None = None,
 ) -> Optimizer:  # fmt: skip
     """The optimizer of this rank's parameters, which clips to ``training.clip_grad_norm`` before each step.
+
+    disk     where masters lie, and the state is to, where that is on disks
 
     replica  the ranks of one replica, where each steps by itself; None: the world
     """
     training = spec.training
-    optimizer = over_parts(spec, storage, held)
+    optimizer = over_parts(spec, storage, held) if disk is None else streamed(training, held, disk)
     if isinstance(optimizer, Lamb):
         optimizer.whole_squares = squares_over_ranks(held, [p.source for p in spec.lowered.parameters], device, replica)
     limit = training.clip_grad_norm
     if limit is not None:
         optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device, replica)))
-    attach(optimizer, held, device, spec.parallelism.offload == "optimizer")
+    if disk is None:
+        attach(optimizer, held, device, spec.parallelism.offload == "optimizer")
     return optimizer
+
+
+def streamed(training: Training, held: Sequence[ShardedParameter], disk: DiskMemory) -> Optimizer:
+    """The planned optimizer over masters on the disk."""
+    kind, given = optimizer_class(training.optimizer), options(optimizer_class(training.optimizer), training)
+    groups = [
+        [h.updated for h in held if h.stored.trainable and number_of(training, names_of(h.stored)) == n]
+        for n in numbers(training)
+    ]
+    one = [master for group in groups for master in group][:1]
+    given = in_one_pass(kind, given, one) | given
+    by_master = {h.updated: h for h in held}
+    return StreamedOptimizer(with_options(kind, training, local_parameters(groups), given), by_master, disk)
 
 
 def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter]) -> Optimizer:

@@ -1,7 +1,7 @@
 """A parameter as one rank holds it, with all that gradients, clipping and storage need to know of it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,8 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
+Zeros = Callable[[Sequence[int], torch.dtype], Tensor]
+
 
 @dataclass(frozen=True)
 class ShardedParameter:
@@ -23,7 +25,8 @@ class ShardedParameter:
     part       the box of the whole tensor that this rank keeps
     copies     ranks of the world that keep this same box
     master     this rank's part as it is updated, where that isn't the parameter itself: in float32 under mixed
-               precision, in the host's memory where the optimizer is offloaded (``runtime.optim.masters``)
+               precision, in the host's memory or on its disk where the optimizer is offloaded
+               (``runtime.optim.masters``, ``runtime.optim.streamed_optimizer``)
     """
 
     stored: StoredParameter
@@ -63,9 +66,13 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def sharded_parameters(
-    spec: ProgramSpec, parameters: Mapping[str, nn.Parameter], axes: Mapping[str, MeshAxis]
-) -> tuple[ShardedParameter, ...]:
-    """The rank's parameters, in the program's order, which is the same on every rank."""
+    spec: ProgramSpec, parameters: Mapping[str, nn.Parameter], axes: Mapping[str, MeshAxis],
+    on_disk: Zeros | None = None,
+) -> tuple[ShardedParameter, ...]:  # fmt: skip
+    """The rank's parameters, in the program's order, which is the same on every rank.
+
+    on_disk  makes the memory of masters that lie on the node's disks; None: they don't
+    """
     coordinates = {name: axis.rank for name, axis in axes.items()}
     held = []
     for stored in spec.lowered.parameters:
@@ -76,15 +83,19 @@ def sharded_parameters(
         if over:
             part = rows_of(part, spec.shard_ways(over), spec.shard_index(over, coordinates))
         parameter = parameters[stored.name]
-        master = master_of(spec, stored, local(parameter.detach()))
+        master = master_of(spec, stored, local(parameter.detach()), on_disk)
         held.append(ShardedParameter(stored, parameter, over, part, copies(spec, stored), master))
         assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
     return tuple(held)
 
 
-def master_of(spec: ProgramSpec, stored: StoredParameter, part: Tensor) -> nn.Parameter | None:
+def master_of(
+    spec: ProgramSpec, stored: StoredParameter, part: Tensor, on_disk: Zeros | None = None
+) -> nn.Parameter | None:
     """Memory for the master of this rank's part of a parameter, without its values yet; None where it needs none."""
     dtype, offloaded = spec.storage_dtype(stored.type), spec.parallelism.offload == "optimizer"
+    if stored.trainable and on_disk is not None:
+        return nn.Parameter(on_disk(part.shape, dtype))
     if not stored.trainable or (part.dtype == dtype and not offloaded):
         return None
     pinned = offloaded and part.device.type != "cpu"

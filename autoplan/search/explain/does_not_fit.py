@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import StageMemory
-from autoplan.options import Parallelism, Training
+from autoplan.options import ON_DISK, Parallelism, Training
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.remedies import Remedy, remedies
 from autoplan.search.space.heterogeneous import spare_bytes
@@ -71,11 +71,11 @@ def needs(work: SearchState, nearest: Evaluated) -> str:
     memory, memory_limit = nearest.memory[stage], cluster.usable_bytes + nearest.loads.at(stage).spare
     kind, size = max(kinds(memory), key=lambda pair: pair[1])
     states = sum((m.parameters + m.gradients + m.optimizer) * s.stage_devices for m in nearest.memory)
-    host = work.operators.topology.device.host
-    if memory.total <= memory_limit and host is not None:
+    if memory.total <= memory_limit and s.offload != "none":
+        place = "its host's disk" if s.offload == ON_DISK else "the host's memory"
         return (
             f"{model_text(work)} with offload={s.offload!r} needs {max(m.host for m in nearest.memory) / GB:.1f} GB of "
-            f"the host's memory for a device, and {cluster} has {host.memory_bytes / GB:.1f} GB for each"
+            f"{place} for a device, and {cluster} has {nearest.loads.data.host.memory_bytes / GB:.1f} GB for each"
         )
     return (
         f"{model_text(work)} needs {memory.total / GB:.1f} GB on a device at the least "

@@ -17,7 +17,7 @@ from autoplan.cost.step import optimizer_states
 from autoplan.errors import ParallelismError, RescaleError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.graph import Model, batch_rows
-from autoplan.options import Parallelism, Training
+from autoplan.options import ON_DISK, Parallelism, Training
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.chosen import parallelism_of
 from autoplan.search.driver import best_plan
@@ -130,7 +130,7 @@ def within_host(work: SearchState, candidate: Candidate) -> bool:
     prices = work.operators.prices(tensor_mesh(candidate.mesh))
     data = data_axis(candidate, prices, optimizer_states(work.training))
     bytes = sum(p.type.bytes for p in work.prepared.model.parameters) / (candidate.tp * candidate.pp)
-    return bytes * data.host_share(optimizer_states(work.training)) <= host.memory_bytes
+    return bytes * data.host_share(optimizer_states(work.training)) <= data.host.memory_bytes
 
 
 def freed(work: SearchState, pinned: Parallelism) -> Iterator[Remedy]:
@@ -165,11 +165,11 @@ def told(fields: dict[str, object]) -> str:
 
 
 def on_the_host(work: SearchState, pinned: Parallelism, most: int) -> Iterator[Remedy]:
-    """The optimizer's state in the host's memory, or, where that takes fewer nodes, the parameters too; on no more than
-    ``most`` nodes."""
+    """The optimizer's state in the host's memory, or, where that takes fewer nodes, the parameters too, or that state
+    on disks; on no more than ``most`` nodes."""
     if pinned.offload not in (None, "none") or not isinstance(work.training, Training):
         return
-    for kind in ("optimizer", "parameters"):
+    for kind in ("optimizer", "parameters", ON_DISK):
         few = fewest(partial(on_nodes, work), work.cluster.nodes - 1, most, replace(pinned, offload=kind))
         if few is not None:
             most = few[0] - 1

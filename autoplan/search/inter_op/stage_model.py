@@ -302,7 +302,7 @@ class StageModel:
         elsewhere = self.elsewhere_bytes(at)
         updated = (parameters - elsewhere) * self.data.optimizer_share
         factored = parameters - sum(sum(unit.values()) for unit in units)
-        local_s = update_s(updated, self.passes, self.data) + self.data.copies_once_s(parameters, factored)
+        local_s = update_s(updated, self.passes, self.data, self.states) + self.data.copies_once_s(parameters, factored)
         if low_rank is not None:
             spent_s, local_s = spent_s + low_rank.sums_s(self.data.prices), local_s + low_rank.local_s(self.data.prices)
         local_s += self.whole.seconds(parameters, elsewhere, self.data) if self.whole is not None else 0.0

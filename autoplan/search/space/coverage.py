@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoplan.errors import ParallelismError
-from autoplan.options import OFFLOADS, SCHEDULES, Parallelism
+from autoplan.options import OFFLOADS, ON_DISK, SCHEDULES, Parallelism
 from autoplan.search.space.candidates import Candidate, SpaceLimits, divisors, settings
 from autoplan.search.space.pinned_checks import check_pinned
 
@@ -77,7 +77,7 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
     experts = [n for n in sizes[1:] if limits.experts and limits.experts % n == 0]
     experts = values("ep", experts, {s.sizes["ep"] for s in tried})
     factored = any(True for pair in factors for _ in beside("tensor", pair))
-    offloads = {kind: list(beside("offload", kind)) for kind in OFFLOADS}
+    offloads = {kind: list(beside("offload", kind)) for kind in (*OFFLOADS, ON_DISK)}
     piped = [kind for kind, missed in offloads.items() if missed and all(s.pp > 1 for s in missed)]
     others = [kind for kind, missed in offloads.items() if missed and kind not in piped]
     apart = [axes for count in (2, 3) for axes in itertools.combinations(("ep", "cp", "tp"), count) if untried(axes)]

@@ -17,7 +17,7 @@ from autoplan.arguments.keywords import nearest
 from autoplan.arguments.synonyms import PARALLELISM_NAMES
 from autoplan.arguments.values import parse_settings
 from autoplan.errors import ParallelismError
-from autoplan.options import OFFLOADS, RECOMPUTE, SCHEDULES, Parallelism
+from autoplan.options import OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES, Parallelism
 
 SCHEDULE_WORDS: Mapping[str, str] = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble",
@@ -156,7 +156,7 @@ def _phrases() -> Iterator[Phrase]:
     yield word("zero", "fsdp", 3)
     yield phrase(r"(\d+) replicas(?! averaged)", lambda m: {"dp_replicate": int(m[1])})
     yield word("sequence_parallel", "sequence[ -]parallel", True)
-    yield phrase(rf"offload ({'|'.join(OFFLOADS)})", lambda m: {"offload": m[1].lower()})
+    yield phrase(rf"offload ({'|'.join((*OFFLOADS, ON_DISK))})", lambda m: {"offload": m[1].lower()})
     yield phrase(r"activations of \d+ of \d+ blocks on the host", lambda m: {"offload": "activations"})
     yield phrase(r"(2d|2\.5d|3d) tensor parallel", lambda m: {"tensor_system": m[1].lower()})
     yield phrase(r"replicas averaged every (\d+) steps", lambda m: {"local_steps": int(m[1])})

@@ -14,7 +14,7 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.options import ELEMENTWISE, OF_OPTIMIZER, ON_DISK, Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 
 Conflict = tuple[object, str, str, str]
@@ -143,7 +143,7 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         "fully_shard sums gradients itself, each rank its part, and has no factors of them", "use zero=0",
     )  # fmt: skip
     yield (
-        pinned.offload in ("optimizer", "parameters"), f"{what} with offload={pinned.offload!r}",
+        pinned.offload in (*OF_OPTIMIZER, "parameters"), f"{what} with offload={pinned.offload!r}",
         "what the factors leave out lies beside the gradients, on the device", "leave offload out",
     )  # fmt: skip
     yield (
@@ -297,6 +297,16 @@ def offload_conflicts(
     yield (
         isinstance(training, Inference), value, "a forward alone keeps no optimizer state and no activations",
         "leave it out, or use more devices",
+    )  # fmt: skip
+    yield (
+        pinned.offload == ON_DISK and device.host is not None and device.host.disk is None, value,
+        f"the profile of {device.name} has no figures of a disk (host.disk.memory, host.disk.read, host.disk.write)",
+        "add a table [host.disk] to the profile, or leave offload out",
+    )  # fmt: skip
+    optimizer = training.optimizer if isinstance(training, Training) else "adamw"
+    yield (
+        pinned.offload == ON_DISK and optimizer not in ELEMENTWISE, f"{value} with optimizer={optimizer!r}",
+        "it looks at more than the part of a parameter whose turn it is", f"give one of {', '.join(ELEMENTWISE)}",
     )  # fmt: skip
     yield (
         pinned.offload == "parameters" and pinned.zero not in (None, 3), f"{value} with zero={pinned.zero}",

@@ -29,6 +29,11 @@ def zero_offload(cluster: ClusterSpec) -> Parallelism:
     return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=2, offload="optimizer", dp_replicate=1)
 
 
+def zero_infinity(cluster: ClusterSpec) -> Parallelism:
+    """ZeRO-2 with the optimizer's state on the nodes' disks (Rajbhandari et al. 2021)."""
+    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=2, offload="nvme", dp_replicate=1)
+
+
 def tensor_parallel(sequence: bool | None) -> Callable[[ClusterSpec], Parallelism]:
     """Megatron: each node one tensor-parallel group, data parallel across nodes; with or without sequence parallel."""
     return lambda cluster: Parallelism(tp=cluster.devices_per_node, pp=1, zero=0, sequence_parallel=sequence)
@@ -120,6 +125,7 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "zero3": data_parallel(3),
     "fsdp": data_parallel(3),
     "zero-offload": zero_offload,
+    "zero-infinity": zero_infinity,
     "tensor-parallel": tensor_parallel(None),
     "megatron": tensor_parallel(False),
     "megatron-sp": tensor_parallel(True),

@@ -1,0 +1,161 @@
+"""The optimizer's state on disks: the same update as in memory, nothing left behind, and disks that are full or fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autoplan.errors import DiskError
+from autoplan.options import Training
+from autoplan.runtime.memory.disk_memory import FOLDER, DiskMemory, file_system_of, on_disk
+from autoplan.runtime.program import Program
+from autoplan.verify.local_ranks import RankPool
+from tests.fixtures import tiny_program as tiny
+from tests.support.sampling import sampled
+
+PLANS = {
+    "dp4": dict(dp=4, microbatches=2),
+    "tp2 dp2 zero2": dict(tp=2, dp=2, zero=2, microbatches=2),
+    "zero3": dict(dp=4, zero=3),
+    "tied over pp2": dict(pp=2, dp=2, zero=1, microbatches=2, pipeline_schedule="1f1b"),
+}
+GROUPS = ({"match": "*bias", "lr": 5e-3},)
+HOW = {
+    "adamw": Training(learning_rate=1e-2, clip_grad_norm=0.1, optimizer_options={"amsgrad": True}, compile=False),
+    "sgd": Training("sgd", learning_rate=1e-2, momentum=0.9, groups=GROUPS, compile=False),
+    "rmsprop": Training("rmsprop", learning_rate=1e-3, compile=False),
+}
+CASES = [(plan, how) for plan in PLANS for how in HOW]
+
+
+def made(plan: str, how: str, offload: str, precision: str) -> Program:
+    training = HOW[how].with_precision(precision)
+    dtype = {"fp32": "float32", "bf16-mixed": "bfloat16"}[precision]
+    spec = tiny.in_dtype(tiny.spec(**PLANS[plan], offload=offload, training=training), dtype)  # type: ignore[arg-type]
+    program = Program(spec, tiny.program(len(spec.lowered.stages)))
+    program.load_weights({name: value.float() for name, value in tiny.reference().state_dict().items()})
+    return program
+
+
+def trained(program: Program, first: int, last: int) -> Mapping[str, Tensor]:
+    for batch in list(tiny.batches(last))[first:]:
+        program.step(batch)
+        program.optimizer.step()
+    return dict(program.full_state_dict())
+
+
+def both(rank: int, world: int, plan: str, how: str, precision: str, folder: str) -> tuple[Mapping, Mapping, bool, bool]:
+    """Parameters after four steps: in memory; on disks, with a checkpoint in between that a plan in memory has read and
+    written on. Whether all of the state lies on the disk, and whether a file is left there."""
+    with made(plan, how, "optimizer", precision) as program:
+        wanted = trained(program, 0, 4)
+    os.environ[FOLDER] = folder
+    try:
+        with made(plan, how, "nvme", precision) as program:
+            trained(program, 0, 1)
+            program.save_checkpoint(f"{folder}/one", asynchronous=True)
+        with made(plan, how, "optimizer", precision) as program:
+            program.load_checkpoint(f"{folder}/one")
+            trained(program, 1, 2)
+            program.save_checkpoint(f"{folder}/two")
+        with made(plan, how, "nvme", precision) as program:
+            program.load_checkpoint(f"{folder}/two")
+            loaded = away(program)
+            found = trained(program, 2, 4)
+            return wanted, found, loaded and away(program), any(Path(folder).glob("autoplan-*"))
+    finally:
+        del os.environ[FOLDER]
+
+
+def away(program: Program) -> bool:
+    """Whether masters and each field of their state that has as many elements lie on the disk."""
+    masters = [h.updated for h in program.held if h.stored.trainable]
+    states = [v for p in masters for v in program.optimizer.state[p].values() if v.shape == p.shape]
+    return bool(states) and all(on_disk(each) for each in (*masters, *states))
+
+
+@pytest.mark.parametrize(("plan", "how"), sampled(CASES, [("tp2 dp2 zero2", "adamw"), ("tied over pp2", "sgd")]))
+@pytest.mark.parametrize("precision", sampled(["fp32", "bf16-mixed"], ["bf16-mixed"]))
+def test_an_update_from_the_disk_is_that_of_memory(
+    pool: RankPool, plan: str, how: str, precision: str, tmp_path: Path
+) -> None:
+    results = pool.run(both, plan, how, precision, str(tmp_path))
+    wanted, found, *_ = results[0]
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert all(lies_there and not left for *_, lies_there, left in results)
+
+
+def test_memory_of_a_disk_is_given_up_once_it_is_written() -> None:
+    """Anonymous memory doesn't grow by what is stored; the process' pages of files go once they are written."""
+    code = """
+import torch
+from autoplan.runtime.memory.disk_memory import DiskMemory
+def held(kind):
+    return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(kind)) / 1024
+disk = DiskMemory()
+before, files = held("RssAnon"), held("RssFile")
+kept = [disk.zeros((1 << 22,), torch.float32) for _ in range(4)]  # 64 MiB
+for number, each in enumerate(kept):
+    each.fill_(number)
+full = held("RssFile")
+disk.write_behind(kept).result()
+after = held("RssFile")
+disk.read_ahead(kept).result()
+print(held("RssAnon") - before, full - files, after - files, [float(each[-1]) for each in kept])
+disk.close()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    anonymous, full, after, values = ran.stdout.split(" ", 3)
+    assert float(anonymous) < 20 and float(full) > 60 and float(after) < 8 and values.strip() == "[0.0, 1.0, 2.0, 3.0]"
+
+
+def test_a_folder_that_is_no_disk(tmp_path: Path) -> None:
+    assert file_system_of(Path("/proc")) == "proc" and file_system_of(Path("/proc/self")) == "proc"
+    with pytest.raises(DiskError, match=f"no such folder.*{FOLDER}"):
+        DiskMemory(tmp_path / "nothing").zeros((2,), torch.float32)
+    if file_system_of(Path("/dev/shm")) == "tmpfs":
+        with pytest.raises(DiskError, match="tmpfs"):
+            DiskMemory("/dev/shm").zeros((2,), torch.float32)
+
+
+def test_a_full_disk_is_told_when_memory_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(DiskError, match=r"0\.00 GB more .*No space left.*make room"):
+        DiskMemory(tmp_path).zeros((2, 3), torch.float32)
+    assert not list(tmp_path.iterdir())
+
+
+def test_pages_that_cannot_be_had_are_an_error_and_no_signal(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.write_bytes(bytes(1 << 16))
+    lost = torch.from_file(str(file), shared=True, size=1 << 14)
+    os.truncate(file, 0)  # a page of it ends a process that touches it, as one on a broken disk does
+    disk = DiskMemory(tmp_path)
+    with pytest.raises(DiskError, match="can't be read: Bad address"):
+        disk.read_ahead([lost]).result()
+    disk.close()
+
+
+@pytest.mark.parametrize(("call", "done"), [("read", "read"), ("write", "written")])
+def test_a_failing_disk_ends_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, done: str) -> None:
+    disk = DiskMemory(tmp_path)
+    kept = nn.Parameter(disk.zeros((5,), torch.float32))
+
+    def fails(tensor: Tensor) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(disk, call, fails)
+    with pytest.raises(DiskError, match=f"can't be {done}: Input/output error.*last checkpoint"):
+        (disk.read_ahead if call == "read" else disk.write_behind)([kept.detach()]).result()
+    disk.close()
