@@ -1,10 +1,11 @@
 """Why the plan is as it is: what bounds it, what was ruled out, what the trace had to say."""
 
+from autoplan.arguments.environment import NVME
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative
 from autoplan.ir.randomness import ATTENTION, drops_by_rank
 from autoplan.ir.record import PlanRecord
-from autoplan.options import Parallelism, Training
+from autoplan.options import ON_DISK, Parallelism, Training
 from autoplan.report.device_kinds import memory_limits_of, unequal
 from autoplan.report.experts import experts_notes
 from autoplan.report.table import paragraph
@@ -22,8 +23,19 @@ def notes_section(record: PlanRecord) -> str:
 
 
 def notes_of(record: PlanRecord) -> list[str]:
-    notes = [*staleness(record), *own_draws(record), *bounds(record), *classical(record), *batch_reasons(record)]
-    return [*notes, *experts_notes(record), *record.model.notes]
+    notes = [*staleness(record), *on_disks(record), *own_draws(record), *bounds(record), *classical(record)]
+    return [*notes, *batch_reasons(record), *experts_notes(record), *record.model.notes]
+
+
+def on_disks(record: PlanRecord) -> list[str]:
+    """Where an optimizer's state is that lies on disks."""
+    if record.chosen.parallelism.offload != ON_DISK:
+        return []
+    return [
+        f"Disk: masters and the optimizer's state lie in files without a name, in the folder that {NVME} names, else "
+        "in that for temporary files; it is to be on a disk of each node. They end with the process: checkpoints hold "
+        "what training goes on from."
+    ]
 
 
 def staleness(record: PlanRecord) -> list[str]:

@@ -9,7 +9,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.report.device_kinds import memory_limits_of, stage_kinds, wall_text
 from autoplan.report.table import paragraph, table
 from autoplan.report.waits import per_device, spent_s
-from autoplan.report.words import GIB, MIB, headline, is_chosen, parallelism_text, seconds_text, size_in
+from autoplan.report.words import GIB, MIB, apart_text, headline, is_chosen, parallelism_text, seconds_text, size_in
 from autoplan.search.explain.pins import PRICES_OF_PINS
 from autoplan.search.space.systems import CLASSICAL
 
@@ -32,7 +32,7 @@ def memory_section(record: PlanRecord) -> str:
         beside = [size_in(unit, held.host)] if offloads else []
         holds = rank_text(record, stages[number::ranks])
         rows.append([str(number), *sizes, share, *beside, *kinds[number : number + 1], holds])
-    beside = [*(["on the host"] if offloads else []), *(["device"] if kinds else [])]
+    beside = [*([apart_text(record)] if offloads else []), *(["device"] if kinds else [])]
     header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the limit", *beside, "holds"]
     title = f"Memory of one device at its busiest, {name} (memory limit: {wall_text(record)})"
     return f"{title}\n{table(header, rows, right=range(len(header) - 1 - bool(kinds)))}"

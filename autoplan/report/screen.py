@@ -15,7 +15,7 @@ from autoplan.report.start import start_text
 from autoplan.report.table import table
 from autoplan.report.text_report import summary_fields
 from autoplan.report.waits import per_device, spent_s
-from autoplan.report.words import GIB, MIB, is_equal, parallelism_text, seconds_text, size_in
+from autoplan.report.words import GIB, MIB, apart_text, is_equal, parallelism_text, seconds_text, size_in
 from autoplan.search.explain.alternatives import together, whose
 
 LINES, WIDTH, NAME = 40, 100, 12
@@ -97,7 +97,7 @@ def memory(record: PlanRecord, most: int) -> list[str]:
     fullest = sorted(range(len(held)), key=lambda k: memory_limits[k] - held[k].total)[:most]
     rows = [memory_row(k, held[k], memory_limits[k], unit) for k in sorted(fullest)]
     offloads = any(m.host for m in held)
-    header = [place, *KINDS, "total", "of the limit", *(["on the host"] if offloads else [])]
+    header = [place, *KINDS, "total", "of the limit", *([apart_text(record)] if offloads else [])]
     rows = [row[: len(header)] for row in rows]
     title = shortened(f"Memory of one device at its busiest, {name} (memory limit: {wall_text(record)})")
     return [title, *table(header, rows, right=range(len(header))).splitlines(), *more(len(held) - len(rows), place)]

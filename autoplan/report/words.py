@@ -9,7 +9,7 @@ from autoplan.ir.choice import Alternative, Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.options import Parallelism
+from autoplan.options import ON_DISK, Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 from autoplan.search.space.one_line import CP_WORDS, SCHEDULE_WORDS, SYSTEM_WORDS
@@ -135,6 +135,11 @@ def short_op(op: str) -> str:
     """ "aten.linear.default" -> "linear"; attention by the letters that it goes by."""
     name = op.split(".")[1] if "." in op else op
     return "sdpa" if name == "scaled_dot_product_attention" else name
+
+
+def apart_text(record: PlanRecord) -> str:
+    """Where that lies which isn't in the devices' memory."""
+    return "on disk" if record.chosen.parallelism.offload == ON_DISK else "on the host"
 
 
 def is_chosen(record: PlanRecord, alternative: Alternative) -> bool:

@@ -56,7 +56,7 @@ PROFILE = Table(
         ),
         "shared": Table(("devices", "alone")),
         "accuracy": Table(("low", "high")),
-        "host": Table(("memory", "link", "bandwidth", "own")),
+        "host": Table(("memory", "link", "bandwidth", "own"), {"disk": Table(("memory", "read", "write"))}),
         "machine": Table(
             ("node", "network", "cards_per_node", "devices_per_node", "domain", "devices_per_switch", "through_host",
              "relays")

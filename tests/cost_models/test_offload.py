@@ -19,8 +19,8 @@ from autoplan.search.space.systems import resolve
 from autoplan.verify import verify
 from cost_models.compute import update_seconds
 from cost_models.errors import ProfileError
-from cost_models.hardware import PROFILES, Host, device_names, load_device, slowest_of
-from cost_models.offload import host_update_seconds, link_seconds
+from cost_models.hardware import PROFILES, Disk, Host, device_names, load_device, slowest_of
+from cost_models.offload import disk_update_seconds, host_update_seconds, link_seconds
 from tests.support.hand_made import llama
 from tests.support.planning import alone
 from tests.support.records import record_of
@@ -30,6 +30,7 @@ H100, _ = load_device("h100-sxm")
 A100, _ = load_device("a100-sxm-80gb")
 CPU, _ = load_device("cpu")
 CLUSTER = ClusterSpec.parse("1x4 h100-sxm")
+GIB = 2**30
 TRAINING = Training()
 MODEL = llama(batch=16, seq=128, hidden=512, ffn=2048, vocab=8192, layers=4)
 
@@ -38,6 +39,7 @@ def test_every_accelerator_knows_its_host_and_a_cpu_is_its_own() -> None:
     for name in device_names():
         device, host = load_device(name)[0], load_device(name)[0].host
         assert host is not None and host.own == (name == "cpu")
+        assert host.disk is None or host.disk.read_bytes_per_s > host.disk.write_bytes_per_s
         if host.own:
             assert host.memory_bytes == device.usable_bytes
             assert host.bandwidth_bytes_per_s == 2 * host.link_bytes_per_s < device.memory_bandwidth_bytes_per_s
@@ -50,7 +52,11 @@ def test_every_accelerator_knows_its_host_and_a_cpu_is_its_own() -> None:
 def test_several_kinds_have_the_least_host_and_none_where_one_has_none() -> None:
     assert H100.host is not None and A100.host is not None
     assert slowest_of([H100, A100]).host == Host(
-        min(H100.host.memory_bytes, A100.host.memory_bytes), A100.host.link_bytes_per_s, A100.host.bandwidth_bytes_per_s
+        min(H100.host.memory_bytes, A100.host.memory_bytes), A100.host.link_bytes_per_s,
+        A100.host.bandwidth_bytes_per_s, disk=A100.host.disk,
+    )  # fmt: skip
+    assert slowest_of([replace(A100, host=replace(A100.host, disk=None)), H100]).host == replace(
+        A100.host, memory_bytes=min(H100.host.memory_bytes, A100.host.memory_bytes), disk=None
     )
     assert slowest_of([replace(CPU, host=None), H100]).host is None
 
@@ -67,6 +73,7 @@ def test_half_a_host_is_an_error_that_names_the_figure(tmp_path: Path) -> None:
 def test_seconds_are_bytes_over_the_hosts_rates() -> None:
     host = Host(1, 50e9, 100e9)
     assert link_seconds(100e9, host) == 2 and host_update_seconds(100e9, host) == 1
+    assert disk_update_seconds(100e9, Disk(1, 50e9, 25e9)) == 2 + 4
 
 
 def plan(model: Model, parallelism: str | Parallelism, cluster: ClusterSpec = CLUSTER) -> Chosen:
@@ -164,9 +171,9 @@ def test_what_a_cpu_keeps_with_its_host_is_in_its_own_memory() -> None:
 
 
 def test_a_device_without_figures_of_a_host_offloads_nothing(tmp_path: Path) -> None:
-    lines = (PROFILES / "cpu.toml").read_text().splitlines()
+    text = (PROFILES / "cpu.toml").read_text()
     path = tmp_path / "mine.toml"
-    path.write_text("\n".join(line for line in lines if not line.startswith(("[host]", "own = "))))
+    path.write_text(text[: text.index("[host]")] + text[text.index("[machine]") :])
     with pytest.raises(ParallelismError, match=r"no figures of a host.*add a table \[host\]"):
         search(MODEL, ClusterSpec(1, 4, str(path)), TRAINING, Parallelism(offload="optimizer"))
 
@@ -181,3 +188,53 @@ def test_activations_on_the_host_leave_the_device_and_take_their_time() -> None:
     slower = plan(MODEL, replace(pins, recompute=None, offload="activations"), own)
     assert slower.predicted.step_time_s > plan(MODEL, pins, own).predicted.step_time_s
     assert held(slower).host == 0
+
+
+def on_disk(cluster: ClusterSpec, zero: int = 0, training: Training = TRAINING) -> Chosen:
+    pinned = Parallelism(dp=4, tp=1, pp=1, zero=zero, offload="nvme")
+    with alone():
+        return search(MODEL, cluster, training, pinned, ())[0]
+
+
+def test_a_disk_holds_masters_and_states_and_no_gradients() -> None:
+    """Two moments and the master beside the parameter; of ZeRO-2 a quarter of each. The update waits for the disk."""
+    parameters = sum(p.type.bytes for p in MODEL.parameters)
+    for zero, share in ((0, 1.0), (2, 0.25)):
+        memory = on_disk(CLUSTER, zero).predicted.peak_bytes[0]
+        assert memory.optimizer == 0 and memory.host == pytest.approx(3 * share * parameters, rel=1e-3)
+    assert H100.host is not None and H100.host.disk is not None
+    kept_s = chosen_with("optimizer").predicted.step_time_s
+    more_s = on_disk(CLUSTER).predicted.step_time_s - kept_s
+    waits_s = disk_update_seconds(3 * parameters, H100.host.disk)
+    assert 0.5 * waits_s < more_s < waits_s  # what the host takes meanwhile is in both
+
+
+def chosen_with(offload: str) -> Chosen:
+    with alone():
+        return search(MODEL, CLUSTER, TRAINING, Parallelism(dp=4, tp=1, pp=1, zero=0, offload=offload), ())[0]
+
+
+def test_where_the_host_is_too_small_a_disk_is_the_remedy(tmp_path: Path) -> None:
+    text = (PROFILES / "h100-sxm.toml").read_text()
+    parameters = sum(p.type.bytes for p in MODEL.parameters)
+    capacity, memory = (3 * GIB + 2.9 * parameters) / GIB, 2 * parameters / 1e9  # states take four times the parameters
+    assert "capacity = { value = 79.1," in text and "memory = { value = 250," in text
+    small = text.replace("capacity = { value = 79.1,", f"capacity = {{ value = {capacity:.4f},")
+    small = small.replace("memory = { value = 250,", f"memory = {{ value = {memory:.4f},")
+    profile = tmp_path / "small.toml"
+    profile.write_text(small)
+    cluster = ClusterSpec(1, 1, str(profile))
+    with pytest.raises(DoesNotFitError, match="offload='nvme'") as error, alone():
+        search(MODEL, cluster, TRAINING, Parallelism(), ())
+    with alone():
+        chosen = search(MODEL, cluster, TRAINING, Parallelism(offload="nvme"), ())[0]
+    assert f"{chosen.predicted.step_time_s:.3g} s a step" in str(error.value)
+    profile.write_text(small[: small.index("[host.disk]")] + small[small.index("[machine]") :])
+    with pytest.raises(ParallelismError, match=r"host\.disk"):
+        resolve(Parallelism(offload="nvme"), ClusterSpec(1, 1, str(profile)))
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "muon"])
+def test_what_looks_at_whole_parameters_is_not_updated_from_a_disk(optimizer: str) -> None:
+    with pytest.raises(ParallelismError, match=f"optimizer='{optimizer}'"):
+        on_disk(CLUSTER, training=Training(optimizer))

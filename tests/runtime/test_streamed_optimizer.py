@@ -1,4 +1,4 @@
-"""The optimizer's state on disks: the same update as in memory, nothing left behind, and disks that are full or fail."""
+"""The optimizer's state on disks: the same update as in memory, nothing left behind, disks that are full or fail."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autoplan.arguments.environment import NVME
 from autoplan.errors import DiskError
 from autoplan.options import Training
-from autoplan.runtime.memory.disk_memory import FOLDER, DiskMemory, file_system_of, on_disk
+from autoplan.runtime.memory.disk_memory import DiskMemory, file_system_of, on_disk
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
@@ -52,12 +53,15 @@ def trained(program: Program, first: int, last: int) -> Mapping[str, Tensor]:
     return dict(program.full_state_dict())
 
 
-def both(rank: int, world: int, plan: str, how: str, precision: str, folder: str) -> tuple[Mapping, Mapping, bool, bool]:
+Found = tuple[Mapping[str, Tensor], Mapping[str, Tensor], bool, bool]
+
+
+def both(rank: int, world: int, plan: str, how: str, precision: str, folder: str) -> Found:
     """Parameters after four steps: in memory; on disks, with a checkpoint in between that a plan in memory has read and
     written on. Whether all of the state lies on the disk, and whether a file is left there."""
     with made(plan, how, "optimizer", precision) as program:
         wanted = trained(program, 0, 4)
-    os.environ[FOLDER] = folder
+    os.environ[NVME] = folder
     try:
         with made(plan, how, "nvme", precision) as program:
             trained(program, 0, 1)
@@ -72,7 +76,7 @@ def both(rank: int, world: int, plan: str, how: str, precision: str, folder: str
             found = trained(program, 2, 4)
             return wanted, found, loaded and away(program), any(Path(folder).glob("autoplan-*"))
     finally:
-        del os.environ[FOLDER]
+        del os.environ[NVME]
 
 
 def away(program: Program) -> bool:
@@ -119,7 +123,7 @@ disk.close()
 
 def test_a_folder_that_is_no_disk(tmp_path: Path) -> None:
     assert file_system_of(Path("/proc")) == "proc" and file_system_of(Path("/proc/self")) == "proc"
-    with pytest.raises(DiskError, match=f"no such folder.*{FOLDER}"):
+    with pytest.raises(DiskError, match=f"no such folder.*{NVME}"):
         DiskMemory(tmp_path / "nothing").zeros((2,), torch.float32)
     if file_system_of(Path("/dev/shm")) == "tmpfs":
         with pytest.raises(DiskError, match="tmpfs"):

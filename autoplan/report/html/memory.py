@@ -4,7 +4,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.report.device_kinds import memory_limits_of, stage_kinds
 from autoplan.report.html.chart import Scale, axis, figure, legend, percent, plain, text
 from autoplan.report.price_tables import KINDS, rank_text
-from autoplan.report.words import GIB, MIB, size_in
+from autoplan.report.words import GIB, MIB, apart_text, size_in
 
 
 def memory_section(record: PlanRecord) -> str:
@@ -31,7 +31,7 @@ def memory_section(record: PlanRecord) -> str:
         parts.append(f'<line class="limit" x1="{at}" x2="{at}" y1="0" y2="100%" data-limit="{limit}"/>')
         holds = rank_text(record, stages[number :: len(held)])
         share = f"{size_in(unit, memory.total)} {name}, {100 * memory.total / limit:.0f}%"
-        host = f", {size_in(unit, memory.host)} {name} on the host" if memory.host else ""
+        host = f", {size_in(unit, memory.host)} {name} {apart_text(record)}" if memory.host else ""
         device = f"{kinds[number]}: " if kinds else ""
         rows.append(
             f'<div class="row"><span class="name">{place} {number}</span>'

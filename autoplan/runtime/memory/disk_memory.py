@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from autoplan.arguments.environment import NVME
 from autoplan.errors import DiskError
 
-FOLDER = "AUTOPLAN_NVME"
-"""The environment's variable that names a folder on the disk; else the system's folder for temporary files."""
 IN_MEMORY = ("tmpfs", "ramfs")
 PIECE = 1 << 23   # bytes that are read at a time
 MS_SYNC = 4       # of <sys/mman.h> on Linux; mmap has no name for it
@@ -37,7 +36,7 @@ class DiskMemory:
     """
 
     def __init__(self, folder: str | os.PathLike | None = None) -> None:
-        self.folder = Path(folder or os.environ.get(FOLDER) or tempfile.gettempdir())
+        self.folder = Path(folder or os.environ.get(NVME) or tempfile.gettempdir())
         self.library = ctypes.CDLL(None, use_errno=True)
         self.scratch = os.memfd_create("autoplan-read-ahead")
         self.reader = ThreadPoolExecutor(1, "autoplan-disk-read")
@@ -59,14 +58,14 @@ class DiskMemory:
                 return torch.from_file(file.name, shared=True, size=elements, dtype=dtype).view(torch.Size(shape))
         except OSError as error:
             cause = f"{size / GB:.2f} GB more of the optimizer's state don't fit there: {error.strerror}"
-            raise DiskError(self.folder, cause, f"make room, or name another disk's folder in {FOLDER}") from None
+            raise DiskError(self.folder, cause, f"make room, or name another disk's folder in {NVME}") from None
 
     def check_folder(self) -> None:
         if not self.folder.is_dir():
-            raise DiskError(self.folder, "there is no such folder", f"name one on a local disk in {FOLDER}")
+            raise DiskError(self.folder, "there is no such folder", f"name one on a local disk in {NVME}")
         if (kind := file_system_of(self.folder)) in IN_MEMORY:
             cause = f"it is a {kind}: what lies there takes the host's memory"
-            raise DiskError(self.folder, cause, f"name a folder on a local disk in {FOLDER}")
+            raise DiskError(self.folder, cause, f"name a folder on a local disk in {NVME}")
 
     def read_ahead(self, tensors: Sequence[Tensor]) -> Future[None]:
         """Starts to bring tensors into memory; what it returns raises DiskError where the disk fails."""
@@ -81,7 +80,7 @@ class DiskMemory:
             for tensor in tensors:
                 act(tensor)
         except OSError as error:
-            remedy = f"go on from the last checkpoint on another disk, whose folder {FOLDER} names"
+            remedy = f"go on from the last checkpoint on another disk, whose folder {NVME} names"
             raise DiskError(self.folder, f"the optimizer's state can't be {done}: {error.strerror}", remedy) from None
 
     def read(self, tensor: Tensor) -> None:

@@ -3,7 +3,8 @@
 Order: `accumulation` (which batches the gradients are of), `clip` (the global norm), `parameter_group` (parameter
 groups), `lamb` (LAMB), `gathered_optimizer` (optimizers of whole matrices), `optimizer_options` (which optimizers there
 are, and what each takes), `lr_scheduler` (torch's schedulers), `masters` (float32 values beside half-precision
-parameters, and the update on the host, ZeRO-Offload), `optimizer` (the optimizer over this rank's parameters),
+parameters, and the update on the host, ZeRO-Offload), `streamed_optimizer` (the update from disks, ZeRO-Infinity),
+`optimizer` (the optimizer over this rank's parameters),
 `loss_scaling` (float16's loss scale), `updates` (around each update), `local_sgd` (replicas averaged every few steps,
 or with neighbours), `outer_steps` (DiLoCo's outer updates), `weight_stashing` (PipeDream-2BW's two versions).
 """
