@@ -1,5 +1,6 @@
 """Accelerate's YAML (`accelerate launch --config_file`): FSDP2, or plain data parallelism."""
 
+from autoplan.options import ON_DISK
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import yaml
 from autoplan.targets.plan_figures import INEXACT, Losses, Values, mixed_recompute
@@ -19,7 +20,7 @@ def accelerate(values: Values) -> ExportedConfig:
     if p.recompute == "selective":
         losses.instead("it recomputes whole layers", recompute="full")
         p = losses.parallelism
-    if p.offload == "activations":
+    if p.offload in ("activations", ON_DISK):
         losses.without("offload")
         p = losses.parallelism
     if p.offload == "optimizer":

@@ -2,6 +2,7 @@
 
 import json
 
+from autoplan.options import ON_DISK
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.plan_figures import INEXACT, Losses, Values, mixed_recompute
 
@@ -16,6 +17,8 @@ def deepspeed(values: Values) -> ExportedConfig:
     mixed_recompute(values.record, losses)
     p = losses.parallelism
     zero: dict[str, object] = {"stage": p.zero or 0}
+    if p.offload == ON_DISK:
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}
     if p.offload in ("optimizer", "parameters"):
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if p.offload == "parameters":

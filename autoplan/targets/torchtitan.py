@@ -3,6 +3,7 @@
 The model, its data and its optimizer are a configuration function's; the options take the place of what it says.
 """
 
+from autoplan.options import ON_DISK
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import flags
 from autoplan.targets.plan_figures import INEXACT, TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
@@ -19,7 +20,7 @@ def torchtitan(values: Values) -> ExportedConfig:
         losses.instead("its schedules are synchronous", pipeline_schedule="1f1b")
     if values.parallelism.offload == "optimizer":
         losses.instead("it offloads parameters and the optimizer together", offload="parameters")
-    if values.parallelism.offload == "activations":
+    if values.parallelism.offload in ("activations", ON_DISK):
         losses.without("offload")
     if (values.parallelism.ep or 1) > 1:
         losses.instead("it doesn't split an expert", etp=1)

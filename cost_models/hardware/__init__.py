@@ -11,7 +11,7 @@ from cost_models.hardware.profile import PROFILES, calibrated_on, device_names, 
 from cost_models.hardware.topology import Crossing, Level, Topology
 
 __all__ = [
-    "FABRICS", "PROFILES", "UNVALIDATED", "Crossing", "Device", "Disk", "Host", "Interconnect", "Level", "Link", "LinkPath",
-    "Protocol", "Sourced", "Switch", "Topology", "calibrated_on", "device_names", "fabric_names", "figures_of",
+    "FABRICS", "PROFILES", "UNVALIDATED", "Crossing", "Device", "Disk", "Host", "Interconnect", "Level", "Link",
+    "LinkPath", "Protocol", "Sourced", "Switch", "Topology", "calibrated_on", "device_names", "fabric_names", "figures_of",
     "load_device", "machine_size", "read_fabric", "slower_of", "slowest_of",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ def test_what_a_pin_could_ask_for_is_told() -> None:
         "several tensor axes",
         "schedule zero-bubble, pipedream-2bw",
         "3, 5, 6, 7 stages on a rank",
-        "offload of optimizer, parameters, activations",
+        "offload of optimizer, parameters, activations, nvme",
         "replicas that step by themselves",
         "compressed gradients",
     )
@@ -38,7 +38,7 @@ def test_what_is_pinned_is_not_left_out() -> None:
 def test_an_offload_that_was_tried_without_a_pipeline_is_told_as_such() -> None:
     hosts = {s for s in settings(TWO_NODES, Parallelism(pp=1, offload="optimizer"))}
     found = left_out(TWO_NODES, FREE, {*settings(TWO_NODES, FREE), *hosts})
-    assert "offload of optimizer under a pipeline" in found and "offload of parameters, activations" in found
+    assert "offload of optimizer under a pipeline" in found and "offload of parameters, activations, nvme" in found
 
 
 def test_some_candidates_are_not_all() -> None:
@@ -48,7 +48,7 @@ def test_some_candidates_are_not_all() -> None:
 
 def test_one_device_leaves_nothing_to_split() -> None:
     one = SpaceLimits(devices=1, node=1, rows=8, segments=4)
-    assert told(FREE, one) == ("offload of optimizer, parameters, activations",)
+    assert told(FREE, one) == ("offload of optimizer, parameters, activations, nvme",)
 
 
 def test_it_follows_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cost_models import collective, compute, memory, offload
 from cost_models.arithmetic import Number
-from cost_models.hardware import Host, Link, Topology, load_device
+from cost_models.hardware import Disk, Host, Link, Topology, load_device
 from cost_models.pipeline import closed_form as pipeline
 from cost_models.sensitivity import with_bandwidth
 
@@ -212,6 +212,8 @@ def offloaded() -> tuple[Price, ...]:
     return (
         Price("link_seconds", offload.link_seconds, (*BYTES, ("rate", 1e9, 1e12)),
               lambda b, rate: offload.link_seconds(b, Host(1, rate, 1e9)), "seconds", ("rate",), ("bytes",)),
+        Price("disk_update_seconds", offload.disk_update_seconds, (*BYTES, ("rate", 1e9, 1e12)),
+              lambda b, rate: offload.disk_update_seconds(b, Disk(1, rate, rate)), "seconds", ("rate",), ("bytes",)),
         Price("host_update_seconds", offload.host_update_seconds, (*BYTES, ("rate", 1e9, 1e12)),
               lambda b, rate: offload.host_update_seconds(b, Host(1, 1e9, rate)), "seconds", ("rate",), ("bytes",)),
     )  # fmt: skip
