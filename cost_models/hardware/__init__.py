@@ -12,6 +12,6 @@ from cost_models.hardware.topology import Crossing, Level, Topology
 
 __all__ = [
     "FABRICS", "PROFILES", "UNVALIDATED", "Crossing", "Device", "Disk", "Host", "Interconnect", "Level", "Link",
-    "LinkPath", "Protocol", "Sourced", "Switch", "Topology", "calibrated_on", "device_names", "fabric_names", "figures_of",
-    "load_device", "machine_size", "read_fabric", "slower_of", "slowest_of",
+    "LinkPath", "Protocol", "Sourced", "Switch", "Topology", "calibrated_on", "device_names", "fabric_names",
+    "figures_of", "load_device", "machine_size", "read_fabric", "slower_of", "slowest_of",
 ]  # fmt: skip
