@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autoplan
 from autoplan.arguments.environment import NVME
 from autoplan.errors import DiskError
 from autoplan.options import Training
@@ -163,3 +164,68 @@ def test_a_failing_disk_ends_the_step(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(DiskError, match=f"can't be {done}: Input/output error.*last checkpoint"):
         (disk.read_ahead if call == "read" else disk.write_behind)([kept.detach()]).result()
     disk.close()
+
+
+TRAINS = """
+import sys, torch, autoplan
+held = lambda: next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("RssAnon")) * 1024
+class Peak(torch.utils._python_dispatch.TorchDispatchMode):
+    most = 0
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        Peak.most = max(Peak.most, held())
+        return result
+plan, folder = autoplan.load(sys.argv[1]), sys.argv[2]
+with plan.program() as program:
+    program.init_weights()
+    latest = program.latest_checkpoint(folder)
+    if latest is not None:
+        program.load_checkpoint(latest)
+    row = torch.linspace(-1, 1, WIDTH).expand(4, WIDTH)
+    program.step((row, row))
+    program.optimizer.step()  # what the process takes once is taken
+    before = held()
+    with Peak():
+        for step in range(program.steps, int(sys.argv[3])):
+            loss = program.step((row, row))
+            program.optimizer.step()
+            program.save_checkpoint(f"{folder}/step-{program.steps}")
+    print("found", Peak.most - before, loss.item(), program.steps)
+"""
+WIDTH = 2048  # 16.8 MB a layer in float32
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(8)))
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return (self.layers(x) - target).pow(2).mean()
+
+
+@pytest.mark.slow
+def test_training_takes_a_few_parameters_of_memory_beside_the_device(tmp_path: Path) -> None:
+    """134 MB of parameters, 403 MB of masters and moments: an update holds a third of that, and less, in memory of the
+    process' own. A run that is broken off goes on from its checkpoint, as the unbroken one."""
+    rows = torch.zeros(4, WIDTH)
+    pinned = autoplan.Parallelism(dp=1, tp=1, pp=1, offload="nvme")
+    plan = autoplan.parallelize(Wide(), "1x1 cpu", (rows, rows), parallelism=pinned)
+    folder = plan.export(tmp_path / "out")
+
+    def run(checkpoints: str, steps: int) -> tuple[int, float, int]:
+        (tmp_path / checkpoints).mkdir(exist_ok=True)
+        code, own = TRAINS.replace("WIDTH", str(WIDTH)), {**os.environ, NVME: str(tmp_path)}
+        command = [sys.executable, "-c", code, str(folder), str(tmp_path / checkpoints), str(steps)]
+        ran = subprocess.run(command, capture_output=True, text=True, env=own)
+        assert ran.returncode == 0, ran.stderr
+        _, more, loss, taken = next(line for line in ran.stdout.splitlines() if line.startswith("found")).split()
+        return int(more), float(loss), int(taken)
+
+    more, loss, steps = run("unbroken", 4)
+    states = 3 * sum(p.numel() * 4 for p in Wide().parameters())
+    gradients = states // 3  # of the device, whose memory a processor's is
+    assert more < gradients + states // 3 and steps == 4
+    assert run("broken off", 2)[2] == 2
+    assert run("broken off", 4)[1:] == (loss, 4)
+    assert not list(tmp_path.glob("autoplan-*"))
