@@ -23,7 +23,8 @@ from autoplan.ir.start import InitRecipe, Start
 from autoplan.lower.after_search import typed_program
 from autoplan.lower.one_seed import check_one_seed
 from autoplan.models.inputs import Inputs
-from autoplan.options import PRECISIONS, Inference, Parallelism, Training
+from autoplan.option_values import PRECISIONS
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.check import check_rules
 from autoplan.rules.constraints import Constraint, accept_whole
 from autoplan.rules.extensions import extensions_of

@@ -14,30 +14,22 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_groups
-
-PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
-RECOMPUTE = ("none", "selective", "full", "auto")
-OFFLOADS = ("optimizer", "parameters", "activations")
-ON_DISK = "nvme"  # the optimizer's state on the node's disks: taken where nothing else fits
-OF_OPTIMIZER = ("optimizer", ON_DISK)  # under which parameters stay on the device, masters and states don't
-REDUCE_DTYPES = ("fp32", "bf16")
-STATISTICS = ("batch", "microbatch")
-OUTER_OPTIMIZERS = ("nesterov",)
-GOSSIP = ("ring", "exponential")
-COMPRESSIONS = ("powersgd",)
-LOW_RANK = 4  # of PowerSGD where none is asked for, as its authors take it for language models
-RANDOMNESS = ("global", "per-rank")
-SHAPES = ("constant", "linear", "cosine")
-ELEMENTWISE = (
-    "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
-)  # fmt: skip
-"""Optimizers that update an element from its own gradient and state alone: parts are updated as the whole is."""
-
-CP_ATTENTION = ("heads", "rows", "ring")
-TENSOR_SYSTEMS = (
-    "2d", "2.5d", "3d", "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
-    "expert-all-to-all", "expert-partial-sum", "table-parallel",
+from autoplan.option_values import (
+    COMPRESSIONS,
+    CP_ATTENTION,
+    GOSSIP,
+    LOW_RANK,
+    OFFLOADS,
+    ON_DISK,
+    OUTER_OPTIMIZERS,
+    PRECISIONS,
+    RANDOMNESS,
+    RECOMPUTE,
+    REDUCE_DTYPES,
+    SCHEDULES,
+    SHAPES,
+    STATISTICS,
+    TENSOR_SYSTEMS,
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ ORDER = (
     "ir.buckets",
     "ir.checksums",
     "ir.start",
+    "option_values",
     "options",
     "ops",
     "rules.operator_names",

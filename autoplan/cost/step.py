@@ -11,7 +11,8 @@ from autoplan.cost.operators.operator_seconds import Operator, price_operator
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
-from autoplan.options import OF_OPTIMIZER, ON_DISK, Inference, Training
+from autoplan.option_values import OF_OPTIMIZER, ON_DISK
+from autoplan.options import Inference, Training
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import update_seconds
 from cost_models.hardware import Device, Topology

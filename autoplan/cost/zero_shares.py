@@ -9,7 +9,7 @@ import numpy as np
 from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import bucket_bytes
 from autoplan.ir.mesh import replicated, whole_axis
-from autoplan.options import OF_OPTIMIZER, ON_DISK
+from autoplan.option_values import OF_OPTIMIZER, ON_DISK
 from cost_models.hardware import Host
 
 Held = float | Mapping[tuple[str, ...], float]

@@ -5,7 +5,8 @@ from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative
 from autoplan.ir.randomness import ATTENTION, drops_by_rank
 from autoplan.ir.record import PlanRecord
-from autoplan.options import ON_DISK, Parallelism, Training
+from autoplan.option_values import ON_DISK
+from autoplan.options import Parallelism, Training
 from autoplan.report.device_kinds import memory_limits_of, unequal
 from autoplan.report.experts import experts_notes
 from autoplan.report.table import paragraph

@@ -9,7 +9,8 @@ from autoplan.ir.choice import Alternative, Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.options import ON_DISK, Parallelism
+from autoplan.option_values import ON_DISK
+from autoplan.options import Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 from autoplan.search.space.one_line import CP_WORDS, SCHEDULE_WORDS, SYSTEM_WORDS

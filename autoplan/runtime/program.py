@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.ir.mesh import MICROBATCHES
-from autoplan.options import OF_OPTIMIZER
+from autoplan.option_values import OF_OPTIMIZER
 from autoplan.runtime import own_state
 from autoplan.runtime.agreement.agreement import Call
 from autoplan.runtime.checkpoint import checkpoint

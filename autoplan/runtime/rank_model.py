@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import LaunchError
-from autoplan.options import ON_DISK
+from autoplan.option_values import ON_DISK
 from autoplan.runtime.agreement.agreement import Agreement, Call
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.elastic import launch

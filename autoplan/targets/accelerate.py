@@ -1,6 +1,6 @@
 """Accelerate's YAML (`accelerate launch --config_file`): FSDP2, or plain data parallelism."""
 
-from autoplan.options import ON_DISK
+from autoplan.option_values import ON_DISK
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import yaml
 from autoplan.targets.plan_figures import INEXACT, Losses, Values, mixed_recompute

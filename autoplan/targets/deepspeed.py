@@ -2,7 +2,7 @@
 
 import json
 
-from autoplan.options import ON_DISK
+from autoplan.option_values import ON_DISK
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.plan_figures import INEXACT, Losses, Values, mixed_recompute
 

@@ -3,7 +3,7 @@
 The model, its data and its optimizer are a configuration function's; the options take the place of what it says.
 """
 
-from autoplan.options import ON_DISK
+from autoplan.option_values import ON_DISK
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import flags
 from autoplan.targets.plan_figures import INEXACT, TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute

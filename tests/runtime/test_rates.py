@@ -13,7 +13,8 @@ from torch.optim import SGD, lr_scheduler
 from autoplan.cli.typed_words import training
 from autoplan.errors import ParallelismError
 from autoplan.ir.codec import decode, encode
-from autoplan.options import SHAPES, LRSchedule, Training
+from autoplan.option_values import SHAPES
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.optim.lr_scheduler import NOT_DATA, LearningRates, check_schedule, scheduler_class
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.updates import Updates

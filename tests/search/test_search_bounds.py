@@ -9,7 +9,8 @@ import pytest
 
 from autoplan.cluster import ClusterSpec
 from autoplan.ir.graph import Block, Model, Typed
-from autoplan.options import OFFLOADS, RECOMPUTE, Parallelism, Training
+from autoplan.option_values import OFFLOADS, RECOMPUTE
+from autoplan.options import Parallelism, Training
 from autoplan.search.intra_op.solve import Weights
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, begin, candidates

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.errors import AutoplanError
-from autoplan.options import GOSSIP, OFFLOADS, SCHEDULES, TENSOR_SYSTEMS, Parallelism
+from autoplan.option_values import GOSSIP, OFFLOADS, SCHEDULES, TENSOR_SYSTEMS
+from autoplan.options import Parallelism
 from autoplan.report.words import parallelism_parts, parallelism_text
 from autoplan.search.space.one_line import FIELDS, SCHEDULE_WORDS
 from autoplan.search.space.systems import SYSTEMS, read

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autoplan.options import PRECISIONS
+from autoplan.option_values import PRECISIONS
 from autoplan.trace.passes.precision import FLOATING, compute_dtype, in_precision, widened
 from autoplan.trace.pipeline import trace
 from tests.support import zoo

@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from autoplan.arguments.values import options_text
 from autoplan.errors import ParallelismError
-from autoplan.options import SHAPES, LRSchedule, Training
+from autoplan.option_values import SHAPES
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.optim.optimizer_options import refused, unknown
 from autoplan.runtime.optim.parameter_group import DEFAULT
 

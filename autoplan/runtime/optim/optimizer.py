@@ -9,7 +9,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
 
-from autoplan.options import ELEMENTWISE, Training
+from autoplan.option_values import ELEMENTWISE
+from autoplan.options import Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.memory.disk_memory import DiskMemory
 from autoplan.runtime.optim.clip import clip_gradients

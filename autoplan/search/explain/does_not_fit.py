@@ -7,7 +7,8 @@ from dataclasses import fields
 
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import StageMemory
-from autoplan.options import ON_DISK, Parallelism, Training
+from autoplan.option_values import ON_DISK
+from autoplan.options import Parallelism, Training
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.remedies import Remedy, remedies
 from autoplan.search.space.heterogeneous import spare_bytes

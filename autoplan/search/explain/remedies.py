@@ -17,7 +17,8 @@ from autoplan.cost.step import optimizer_states
 from autoplan.errors import ParallelismError, RescaleError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.graph import Model, batch_rows
-from autoplan.options import ON_DISK, Parallelism, Training
+from autoplan.option_values import ON_DISK
+from autoplan.options import Parallelism, Training
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.chosen import parallelism_of
 from autoplan.search.driver import best_plan

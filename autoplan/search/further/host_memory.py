@@ -8,7 +8,8 @@ whose ranks hold a part of the states each, the host is used where it is asked f
 
 from __future__ import annotations
 
-from autoplan.options import OFFLOADS, Inference, Parallelism
+from autoplan.option_values import OFFLOADS
+from autoplan.options import Inference, Parallelism
 from autoplan.search.space.candidates import Candidate, settings
 from autoplan.search.state import SearchState
 

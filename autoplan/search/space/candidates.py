@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from autoplan.cost.interleaved import deals_rounds
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import CONTEXT, TENSOR, Mesh, replicated
-from autoplan.options import CP_ATTENTION, Parallelism
+from autoplan.option_values import CP_ATTENTION
+from autoplan.options import Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
 

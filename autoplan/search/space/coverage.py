@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoplan.errors import ParallelismError
-from autoplan.options import OFFLOADS, ON_DISK, SCHEDULES, Parallelism
+from autoplan.option_values import OFFLOADS, ON_DISK, SCHEDULES
+from autoplan.options import Parallelism
 from autoplan.search.space.candidates import Candidate, SpaceLimits, divisors, settings
 from autoplan.search.space.pinned_checks import check_pinned
 

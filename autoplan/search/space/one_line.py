@@ -17,7 +17,8 @@ from autoplan.arguments.keywords import nearest
 from autoplan.arguments.synonyms import PARALLELISM_NAMES
 from autoplan.arguments.values import parse_settings
 from autoplan.errors import ParallelismError
-from autoplan.options import OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES, Parallelism
+from autoplan.option_values import OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES
+from autoplan.options import Parallelism
 
 SCHEDULE_WORDS: Mapping[str, str] = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble",

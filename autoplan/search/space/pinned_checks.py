@@ -14,7 +14,8 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
-from autoplan.options import ELEMENTWISE, OF_OPTIMIZER, ON_DISK, Inference, Parallelism, Training
+from autoplan.option_values import ELEMENTWISE, OF_OPTIMIZER, ON_DISK
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 
 Conflict = tuple[object, str, str, str]

@@ -14,7 +14,8 @@ from autoplan.ir.choice import Alternative, Chosen, SearchReport
 from autoplan.ir.graph import DTYPE_BYTES, Model, batch_rows
 from autoplan.ir.record import Asked
 from autoplan.ir.tables import KINDS
-from autoplan.options import ELEMENTWISE, Inference, Parallelism, Training
+from autoplan.option_values import ELEMENTWISE
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.entry import search
 from autoplan.search.space.systems import resolve
 from autoplan.search.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
