@@ -254,13 +254,9 @@ class Plan:
 
     @keywords(InputsError)
     def measure(
-        self,
-        program: Program | None = None,
-        batch: Batch | None = None,
-        *,
-        steps: int = 5,
+        self, program: Program | None = None, batch: Batch | None = None, *, steps: int = 5,
         trace: str | os.PathLike | None = None,
-    ) -> Measurement:
+    ) -> Measurement:  # fmt: skip
         """Runs steps and sets them beside the prediction, part by part: compute, what is waited for over each axis, the
         bubble, the update; on accelerators memory. It says which part is most off.
 

@@ -57,16 +57,16 @@ class DataShares:
     late  no sum of gradients hides: no hook sees those of a split backward
           (``runtime.parallel.gradient_buckets.backwards``)
     local_steps  from one average of the replicas to the next, which then takes the place of the gradients' sums
-          (``runtime.optim.local_sgd``); 1: gradients are summed in every step
+          (``runtime.optim.asynchronous.local_sgd``); 1: gradients are summed in every step
     averaged what is averaged then for each parameter: it and the optimizer's states, or it alone
     outer    the average's changes go through an outer optimizer, which keeps two values more of each parameter
-          (``runtime.optim.outer_steps``)
+          (``runtime.optim.asynchronous.outer_steps``)
     axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
     wide     axes that split experts, over which ZeRO shards dense weights, too: these over dp, ep and cp, experts over
              what is left of them, each by itself where that is one rank
     replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
              of the gradients is summed across them once a step, behind its last reduce-scatter
-    versions of the weights that are held (``runtime.optim.weight_stashing``)
+    versions of the weights that are held (``runtime.optim.asynchronous.weight_stashing``)
     low_rank of the factors as which gradients go (``runtime.parallel.powersgd``): what these leave out is held, too; 0:
              they are summed whole
     neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged

@@ -24,13 +24,13 @@ from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.inference.forward import Forward, random_keys
 from autoplan.runtime.not_a_module import step_loss
 from autoplan.runtime.optim.accumulation import Gradients
+from autoplan.runtime.optim.asynchronous.local_sgd import replica_groups, replica_of
+from autoplan.runtime.optim.asynchronous.outer_steps import local_steps
+from autoplan.runtime.optim.asynchronous.weight_stashing import TwoVersions
 from autoplan.runtime.optim.clip import clip_gradients
-from autoplan.runtime.optim.local_sgd import replica_groups, replica_of
 from autoplan.runtime.optim.masters import publish, share_gradients
 from autoplan.runtime.optim.optimizer import rank_optimizer
-from autoplan.runtime.optim.outer_steps import local_steps
 from autoplan.runtime.optim.updates import Updates
-from autoplan.runtime.optim.weight_stashing import TwoVersions
 from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments

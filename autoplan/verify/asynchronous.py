@@ -32,8 +32,8 @@ def train_by_rule(
     module: nn.Module, loss_fn: Callable | None, batch: Batch, training: Training, record: PlanRecord, steps: int
 ) -> Run:
     """``steps`` optimizer steps on one batch, in float64: local SGD's, PipeDream-2BW's or PowerSGD's (see
-    ``runtime.optim.local_sgd``, ``runtime.optim.weight_stashing`` and ``runtime.parallel.powersgd``). Of local SGD's
-    replicas the loss, the gradients and the parameters are the mean."""
+    ``runtime.optim.asynchronous`` and ``runtime.parallel.powersgd``). Of local SGD's replicas the loss, the gradients
+    and the parameters are the mean."""
     parallelism, microbatches = record.chosen.parallelism, record.chosen.microbatches
     set_modes(module, training=True, switched=wholly_evaluated(module))
 
@@ -81,7 +81,7 @@ def train_replicas(
 
 
 class Outer:
-    """DiLoCo's outer optimizer over what a round began with (``runtime.optim.outer_steps``)."""
+    """DiLoCo's outer optimizer over what a round began with (``runtime.optim.asynchronous.outer_steps``)."""
 
     def __init__(self, module: nn.Module, training: Training) -> None:
         self.begun = copy.deepcopy(module)

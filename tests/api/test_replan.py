@@ -13,7 +13,7 @@ import autoplan
 from autoplan import ClusterSpec, Inference, Parallelism, Plan, Training
 from autoplan.errors import AutoplanError, ClusterError, InputsError, ParallelismError, RescaleError
 from autoplan.ir.record import PlanRecord
-from autoplan.search import search
+from autoplan.search.entry import search
 from tests.support.hand_made import llama
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from autoplan.options import Training
+from autoplan.runtime.optim.asynchronous.outer_steps import OuterSteps
 from autoplan.runtime.optim.lamb import Lamb
-from autoplan.runtime.optim.outer_steps import OuterSteps
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
@@ -251,7 +251,8 @@ def in_small_buckets(rank: int, world: int) -> tuple[list[int], tuple[list[float
             stood.append(sum(p.grad is not None for group in optimizer.param_groups for p in group["params"]))
 
     handle = register_optimizer_step_pre_hook(step)
-    with patch("autoplan.runtime.optim.local_sgd.cut", lambda sizes: [range(n, n + 1) for n in range(len(sizes))]):
+    cut = "autoplan.runtime.optim.asynchronous.local_sgd.cut"
+    with patch(cut, lambda sizes: [range(n, n + 1) for n in range(len(sizes))]):
         found = train(rank, world, LOCAL["dp4"], SLOWER, "outer")
     handle.remove()
     return stood, found

@@ -11,7 +11,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError
 from autoplan.ir.choice import Chosen
 from autoplan.options import Parallelism, Training
-from autoplan.search import search
+from autoplan.search.entry import search
 from tests.support.hand_made import llama
 
 MODEL = llama(batch=8, seq=256, hidden=64, ffn=192, vocab=256, layers=6)

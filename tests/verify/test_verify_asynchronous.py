@@ -9,8 +9,8 @@ import pytest
 import autoplan
 from autoplan.errors import VerificationError
 from autoplan.options import Parallelism, Training
-from autoplan.runtime.optim.outer_steps import OuterSteps
-from autoplan.runtime.optim.weight_stashing import TwoVersions
+from autoplan.runtime.optim.asynchronous.outer_steps import OuterSteps
+from autoplan.runtime.optim.asynchronous.weight_stashing import TwoVersions
 from autoplan.runtime.parallel.powersgd import LowRankSums
 from tests.support import zoo
 from tests.support.planning import parallelize_alone

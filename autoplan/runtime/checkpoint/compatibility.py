@@ -19,8 +19,8 @@ from autoplan.options import Training
 from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
+from autoplan.runtime.optim.asynchronous.outer_steps import BEGUN, OUTER_MOMENTUM
 from autoplan.runtime.optim.optimizer import build_optimizer
-from autoplan.runtime.optim.outer_steps import BEGUN, OUTER_MOMENTUM
 from autoplan.runtime.optim.streamed_optimizer import state_memory
 from autoplan.runtime.parallel.powersgd import ERROR
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter

@@ -5,6 +5,6 @@ groups), `lamb` (LAMB), `gathered_optimizer` (optimizers of whole matrices), `op
 are, and what each takes), `lr_scheduler` (torch's schedulers), `masters` (float32 values beside half-precision
 parameters, and the update on the host, ZeRO-Offload), `streamed_optimizer` (the update from disks, ZeRO-Infinity),
 `optimizer` (the optimizer over this rank's parameters),
-`loss_scaling` (float16's loss scale), `updates` (around each update), `local_sgd` (replicas averaged every few steps,
-or with neighbours), `outer_steps` (DiLoCo's outer updates), `weight_stashing` (PipeDream-2BW's two versions).
+`loss_scaling` (float16's loss scale), `updates` (around each update), `asynchronous` (replicas that step by themselves,
+gradients of older weights).
 """

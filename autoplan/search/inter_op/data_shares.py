@@ -37,7 +37,8 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
 
 
 def neighbours(graph: str, replicas: int) -> int:
-    """Messages that a replica gets at once where it meets its neighbours (``runtime.optim.local_sgd.Gossip``)."""
+    """Messages that a replica gets at once where it meets its neighbours: see ``Gossip`` in
+    ``runtime.optim.asynchronous.local_sgd``."""
     return 0 if not graph else 2 if graph == "ring" and replicas > 2 else 1
 
 

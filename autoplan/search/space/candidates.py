@@ -300,7 +300,7 @@ def schedules(limits: SpaceLimits, pinned: Parallelism, pp: int, microbatches: i
 
 def order_of(pinned: Parallelism) -> str | None:
     """The schedule whose order of forwards and backwards the pinned one has: PipeDream-2BW's is 1F1B's, flush and all
-    (``runtime.optim.weight_stashing``)."""
+    (``runtime.optim.asynchronous.weight_stashing``)."""
     return "1f1b" if pinned.two_versions else pinned.pipeline_schedule
 
 

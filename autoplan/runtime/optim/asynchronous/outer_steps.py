@@ -18,7 +18,7 @@ from torch.optim import SGD, Optimizer
 
 from autoplan.options import Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.optim.local_sgd import Gossip, LocalSteps
+from autoplan.runtime.optim.asynchronous.local_sgd import Gossip, LocalSteps
 from autoplan.runtime.optim.masters import publish
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, ProgramSpec
