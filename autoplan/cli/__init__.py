@@ -25,10 +25,11 @@ __all__ = ["main", "parser"]
 EXAMPLE = """\
 examples:
   autoplan plan --model hf:llama-3-70b --cluster-spec "8x8 h100-sxm" --batch 512 --seq 8192
-  autoplan plan --model hf:llama --config num_hidden_layers=4 --cluster-spec "1x4 cpu" --batch 16 --export out/
+  autoplan plan --model hf:gpt2 --config n_layer=4 --cluster-spec "1x4 cpu" --batch 16 --seq 128 --export out/
   autoplan plan --model examples/mlp.py:make_model --cluster-spec "1x4 cpu" --parallelism dp=2,tp=2 --verify
   autoplan train out/ --steps 100               # or torchrun --nproc-per-node 4 out/train.py --steps 100
-  autoplan rehearse out/                        # all 64 ranks, at full size, without a device
+  autoplan measure out/                         # its steps here, beside the prediction
+  autoplan rehearse out/                        # all of its ranks, at full size, without a device
   autoplan what-if out/ --cluster-spec "2x8 a100-sxm-80gb" --batch 64 --bandwidth 0.5
   autoplan compare hf:llama-3-8b "8x8 h100-sxm" "8x8 a100-sxm-80gb" "16x8 l40s" --batch 512 --seq 8192
 """

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from autoplan.cli import main
+from autoplan.cli import EXAMPLE, main, parser
 from autoplan.cli.typed_words import parallelism, training
 from autoplan.errors import ParallelismError
 from autoplan.ir.record import SCHEMA
@@ -113,6 +114,28 @@ def test_an_edited_plan_is_refused(
     assert (tmp_path / "plan.json").read_text() != text
     assert main(["report", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
+
+
+def examples() -> list[list[str]]:
+    """The commands that help gives, as a shell reads them, without the program's name."""
+    lines = [line.strip() for line in EXAMPLE.splitlines() if line.startswith("  autoplan ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_help_s_examples_are_commands() -> None:
+    assert len(examples()) >= 8
+    for arguments in examples():
+        assert parser().parse_args(arguments).command
+
+
+@pytest.mark.slow
+def test_help_s_examples_for_this_machine_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first try that doesn't fit, or names a model that isn't there, is a bad welcome."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    here = [arguments for arguments in examples() if arguments[0] == "plan" and "1x4 cpu" in arguments]
+    assert len(here) == 2 and all(main(arguments) == 0 for arguments in here)
+    assert main(["rehearse", "out/"]) == 0
 
 
 def test_a_folder_without_a_plan_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
