@@ -11,14 +11,13 @@ from autoplan.arguments.keywords import keywords, shown
 from autoplan.arguments.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
 from autoplan.arguments.values import Settings, is_number, is_pair, is_whole, settings
 from autoplan.errors import ParallelismError
+from autoplan.ir.buckets import COMPRESSIONS, Compression, compression
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_groups
 from autoplan.option_values import (
-    COMPRESSIONS,
     CP_ATTENTION,
     GOSSIP,
-    LOW_RANK,
     OFFLOADS,
     ON_DISK,
     OUTER_OPTIMIZERS,
@@ -104,7 +103,7 @@ class Training:
                     the mean of the microbatches' losses, each as the module computes it of these rows alone, on
                     whichever ranks they are: load balancing, batch norm, denominators
     outer_learning_rate, outer_momentum   of ``Parallelism.outer_optimizer``; as Douillard et al. 2023 have them
-    compression_start   steps whose gradients are summed whole before ``Parallelism.compression`` begins
+    compression_start   steps with whole gradients before ``Parallelism.compression`` begins; None: 0, of "1bit" 100
     randomness      what dropout draws: "global", what one device draws, by each element's place; "per-rank", each rank
                     its own part, by torch's own kernels, alike where ranks hold the same. Attention then drops within
                     its fused kernel. It isn't equal to one device, nor to another plan
@@ -128,7 +127,7 @@ class Training:
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
     randomness: str = "global"
-    compression_start: int = 0
+    compression_start: int | None = None
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
@@ -142,8 +141,7 @@ class Training:
             if not (is_number(value) and value >= 0) and (value is not None or name == "learning_rate"):
                 raise ParallelismError(f"{name}={value!r}", "it is a number of at least 0", "give 0 or more")
         if not is_number(self.outer_learning_rate) or self.outer_learning_rate <= 0:
-            value = f"outer_learning_rate={self.outer_learning_rate!r}"
-            raise ParallelismError(value, "it is a positive number", "give for example 0.7")
+            raise ParallelismError(f"outer_learning_rate={self.outer_learning_rate!r}", "it is positive", "give 0.7")
         if not is_number(self.outer_momentum) or not 0 < self.outer_momentum < 1:
             cause = "Nesterov's momentum is a number between 0 and 1"
             raise ParallelismError(f"outer_momentum={self.outer_momentum!r}", cause, "give for example 0.9")
@@ -156,9 +154,8 @@ class Training:
             raise ParallelismError(f"clip_grad_norm={self.clip_grad_norm!r}", "a norm is positive", "leave it out")
         if not is_whole(self.seed):
             raise ParallelismError(f"seed={self.seed!r}", "a seed is a whole number", "give for example 0")
-        if not is_whole(self.compression_start) or self.compression_start < 0:
-            value = f"compression_start={self.compression_start!r}"
-            raise ParallelismError(value, "it is a number of steps", "give 0 or more")
+        if self.compression_start is not None and (not is_whole(self.compression_start) or self.compression_start < 0):
+            raise ParallelismError(f"compression_start={self.compression_start!r}", "it counts steps", "give 0 or more")
         if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
             cause = f"gradients are summed in one of {REDUCE_DTYPES}, or as they are stored"
             raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
@@ -263,8 +260,9 @@ class Parallelism:
                      changes (DiLoCo)
     gossip           "ring" or "exponential": in its place, or in every step, each replica's mean with its neighbours on
                      that graph (D-PSGD)
-    compression      "powersgd": gradients go over the data axis as two factors of low rank, and what they leave out is
-                     added to the next step's (Vogels et al. 2019); ``compression_rank``: of these, None: 4
+    compression      of gradients over the data axis: "powersgd", factors of low rank (``compression_rank``, None: 4);
+                     "topk", each rank's largest elements (``compression_rate``, their share, None: 0.01); "int8",
+                     eight bits an element; "1bit": 1-bit Adam (``runtime.parallel.compression``)
     """
 
     dp: int | None = None
@@ -289,6 +287,7 @@ class Parallelism:
     compression: str | None = None
     compression_rank: int | None = None
     gossip: str | None = None
+    compression_rate: float | None = None
 
     def __post_init__(self) -> None:
         sizes = ("dp", "tp", "pp", "cp", "ep", "etp")
@@ -348,9 +347,9 @@ class Parallelism:
         return self.steps_locally or self.two_versions or self.compression is not None
 
     @property
-    def low_rank(self) -> int:
-        """Of the factors that a plan's gradients are sent as; 0: they are summed whole."""
-        return 0 if self.compression is None else self.compression_rank or LOW_RANK
+    def compressed(self) -> Compression | None:
+        """How a plan's gradients go over the data axis; None: they are summed whole."""
+        return compression(self.compression, self.compression_rank, self.compression_rate)
 
     @property
     def tensor_sizes(self) -> tuple[int, ...]:

@@ -200,15 +200,15 @@ class DataAxis(DataShares):
         sent_s = whole * self.prices.sent_s(each, self.axis) + (self.prices.sent_s(rest, self.axis) if rest >= 1 else 0)
         return self.neighbours * sent_s
 
-    def copies_once_s(self, parameter_bytes: float, factored_bytes: float = 0.0) -> float:
+    def copies_once_s(self, parameter_bytes: float, compressed_bytes: float = 0.0) -> float:
         """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them
         and back; a version of the weights; or of ZeRO what ``once_s`` gathers and scatters.
 
-        factored_bytes  of the parameters those whose gradients go as factors, and lie in no buckets
+        compressed_bytes  of the parameters those whose gradients go compressed, and lie in no buckets
         """
         if self.sharded:
             return sum(self.sharded_copies_once_s(parameter_bytes))
-        stored_s = self.copied_s(self.prices.stored * (parameter_bytes - factored_bytes))
+        stored_s = self.copied_s(self.prices.stored * (parameter_bytes - compressed_bytes))
         kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
         kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
         averaged_s = (2 + self.neighbours) * self.averaged * stored_s / self.local_steps

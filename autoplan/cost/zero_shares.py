@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.cost.prices import Prices
-from autoplan.ir.buckets import bucket_bytes
+from autoplan.ir.buckets import Compression, bucket_bytes
 from autoplan.ir.mesh import replicated, whole_axis
 from autoplan.option_values import OF_OPTIMIZER, ON_DISK
 from cost_models.hardware import Host
@@ -67,8 +67,7 @@ class DataShares:
     replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
              of the gradients is summed across them once a step, behind its last reduce-scatter
     versions of the weights that are held (``runtime.optim.asynchronous.weight_stashing``)
-    low_rank of the factors as which gradients go (``runtime.parallel.powersgd``): what these leave out is held, too; 0:
-             they are summed whole
+    compressed  how gradients go (``runtime.parallel.compression``): what is left out is held, too; None: summed whole
     neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
@@ -90,7 +89,7 @@ class DataShares:
     axis: str = "dp"
     wide: tuple[str, ...] = ()
     replicas: int = 1
-    low_rank: int = 0
+    compressed: Compression | None = None
     neighbours: int = 0
 
     @property

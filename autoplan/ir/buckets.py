@@ -1,5 +1,5 @@
-"""How gradients are joined into buckets, each summed by one all-reduce, and which go as two factors of low rank in
-their place: what a program does and what its price assumes.
+"""How gradients are joined into buckets, each summed by one all-reduce, and which are compressed in their place: what a
+program does and what its price assumes.
 
 A bucket's all-reduce begins when the backward has given all of its gradients, and runs beside the rest of the backward
 (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2). PowerSGD takes
@@ -8,6 +8,7 @@ a gradient [n, ...] as a matrix [n, m], as torch's ``powerSGD_hook`` does (Vogel
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 MOST_BYTES = 25 * 2**20
 """DistributedDataParallel's bucket_cap_mb, at which links of several nodes are busy (Li et al. 2020, section 5.2)."""
@@ -17,6 +18,77 @@ SHARES = 8
 """Where that gives buckets of these sizes, one is an eighth of all gradients: an eighth then waits for the backward."""
 LEAST_GAIN = 2
 """Times that factors have to be smaller than the matrix; of torch's hook ``min_compression_rate``, 2 as well."""
+COMPRESSIONS = ("powersgd", "int8", "topk", "1bit")
+LOW_RANK = 4
+"""Of PowerSGD where none is asked for, as its authors take it for language models."""
+RATE = 0.01
+"""Of top-k where none is asked for: with values and places, a fiftieth of the gradients' bytes from each rank."""
+WARM_UP = 100
+"""Steps of plain Adam before 1-bit Adam where no number is given; its authors take 15 to 25% of a training."""
+BLOCK = 256
+"""Elements that have one scale where gradients go in few bits."""
+SCALE_BYTES = 4
+"""Of its float32."""
+INDEX_BYTES = 4
+"""Of the int32 that says where an element lies in its gradient."""
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How gradients over the data axis are compressed (``runtime.parallel.compression``).
+
+    kind  one of COMPRESSIONS
+    rank  of PowerSGD's factors, else 0
+    rate  of top-k the share of a gradient's elements that a rank sends, else 0
+    """
+
+    kind: str
+    rank: int = 0
+    rate: float = 0.0
+
+    @property
+    def linear(self) -> bool:
+        """Whether the ranks' compression together is that of the sum of their gradients."""
+        return self.kind == "powersgd"
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether what is left out is added to the next step's gradients."""
+        return self.kind != "int8"
+
+    @property
+    def block_bytes(self) -> int:
+        """Of BLOCK elements that go in few bits, with their scale."""
+        return (BLOCK if self.kind == "int8" else BLOCK // 8) + SCALE_BYTES
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether a gradient of this local shape is compressed: a matrix, of PowerSGD one that it gains by."""
+        return is_factored(shape, self.rank) if self.linear else len(shape) > 1
+
+    def warm_up(self, steps: int | None) -> int:
+        """Steps with whole gradients before it begins; ``steps``: as many as are asked for."""
+        return steps if steps is not None else WARM_UP * (self.kind == "1bit")
+
+    def kept(self, elements: int) -> int:
+        """Of so many elements those that top-k sends."""
+        return math.ceil(self.rate * elements)
+
+
+def compression(kind: str | None, rank: int | None, rate: float | None) -> Compression | None:
+    """What is asked for, with what is taken where a rank or a rate isn't."""
+    if kind is None:
+        return None
+    return Compression(kind, (rank or LOW_RANK) * (kind == "powersgd"), (rate or RATE) * (kind == "topk"))
+
+
+def blocks(elements: int) -> int:
+    """That a gradient of so many elements is cut into, the last one filled up."""
+    return -(-elements // BLOCK)
+
+
+def exchanged_blocks(total: int, ranks: int) -> int:
+    """Of all gradients together, so that each rank adds up as many."""
+    return -(-total // ranks) * ranks
 
 
 def bucket_bytes(total: float) -> float:

@@ -48,8 +48,10 @@ def rehearse_rank(
     """
     file = Path(folder) / "program.py"
     record = read_folder(folder)
+    spec = program_spec(record, folder)
+    training = replace(spec.training, compression_start=0)  # a step once gradients are compressed, as plans price it
     # the fake device stands for the plan's, processors too
-    spec = replace(program_spec(record, folder), on_processors=False)
+    spec = replace(spec, training=training, on_processors=False)
     module = program_module(folder)
     if microbatches is not None:
         spec = shortened(spec, microbatches)

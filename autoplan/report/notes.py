@@ -2,6 +2,7 @@
 
 from autoplan.arguments.environment import NVME
 from autoplan.emit.source import size_text
+from autoplan.ir.buckets import Compression
 from autoplan.ir.choice import Alternative
 from autoplan.ir.randomness import ATTENTION, drops_by_rank
 from autoplan.ir.record import PlanRecord
@@ -13,7 +14,7 @@ from autoplan.report.table import paragraph
 from autoplan.report.waits import spent_s
 from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
 from autoplan.search.explain.pins import PRICES_OF_PINS, UNPINNED_QUICKLY
-from autoplan.search.predict import FACTORS
+from autoplan.search.predict import COMPRESSED
 from autoplan.search.space.batch_axes import split_batch
 from autoplan.search.space.systems import CLASSICAL
 
@@ -69,25 +70,47 @@ def staleness(record: PlanRecord) -> list[str]:
             "isn't the step of one device. The pipeline is flushed after each step nonetheless, as under 1F1B: that is "
             "what its time is the price of."
         ]
-    if p.low_rank and isinstance(t, Training):
-        sent = factors_text(record)
-        if not sent:
-            return [
-                f"Nothing is compressed: no gradient is a matrix so large that factors of rank {p.low_rank} (PowerSGD) "
-                "have less than half its elements, and that one stage alone has. All are summed whole over dp."
-            ]
-        first = f" after {t.compression_start} steps with whole gradients" * bool(t.compression_start)
-        return [
-            f"Compressed: gradients go over dp as factors of rank {p.low_rank} (PowerSGD){first}{sent}. A step's "
-            "gradient is an approximation, and what it leaves out is added to the next one's. It isn't the step of one "
-            "device; vectors, small matrices and weights that several stages sum are whole."
-        ]
+    if p.compressed and isinstance(t, Training):
+        return [compression_text(record, p.compressed, p.compressed.warm_up(t.compression_start))]
     return []
 
 
-def factors_text(record: PlanRecord) -> str:
+COMPRESSED_AS = {
+    "powersgd": (
+        "a matrix so large that factors of rank {rank} (PowerSGD) have less than half its elements",
+        "as factors of rank {rank} (PowerSGD)",
+    ),
+    "int8": ("a matrix that dp alone sums", "in blocks of 256 int8 with a scale (int8)"),
+    "1bit": (
+        "a matrix that dp alone sums",
+        "as Adam's momentum in one bit an element, with a frozen variance (1-bit Adam)",
+    ),
+    "topk": ("a matrix that dp alone sums", "as the {rate:.2%} of elements that are largest on each rank (top-k)"),
+}
+"""By kind: what it takes, and how that goes."""
+
+
+def compression_text(record: PlanRecord, how: Compression, start: int) -> str:
+    """What goes compressed over dp, and that it isn't one device's step; or that nothing does."""
+    sent, taken, kind = sent_text(record), *COMPRESSED_AS[how.kind]
+    kind = kind.format(rank=how.rank, rate=how.rate)
+    if not sent:
+        taken = taken.format(rank=how.rank)
+        return (
+            f"Nothing is compressed: no gradient is {taken}, and that one stage alone has. All are summed whole over "
+            "dp."
+        )
+    first = f" after {start} steps with whole gradients" * bool(start)
+    left = ", and what it leaves out is added to the next one's" if how.feeds_back else ", and what it lacks is dropped"
+    return (
+        f"Compressed: gradients go over dp {kind}{first}{sent}. A step's gradient is an approximation{left}. It isn't "
+        "the step of one device; vectors, small matrices and weights that several stages sum are whole."
+    )
+
+
+def sent_text(record: PlanRecord) -> str:
     """``, 1.2 MiB for 90 MiB``: what of the gradients the device with most of them sends; "" where none go so."""
-    sent = sum(c.bytes for c in record.chosen.predicted.collectives if c.where == FACTORS)
+    sent = sum(c.bytes for c in record.chosen.predicted.collectives if c.where == COMPRESSED)
     whole = max(stage.gradients for stage in record.chosen.predicted.peak_bytes)
     if not sent:
         return ""

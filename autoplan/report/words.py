@@ -13,7 +13,7 @@ from autoplan.option_values import ON_DISK
 from autoplan.options import Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
-from autoplan.search.space.one_line import CP_WORDS, SCHEDULE_WORDS, SYSTEM_WORDS
+from autoplan.search.space.one_line import COMPRESSION_WORDS, CP_WORDS, SCHEDULE_WORDS, SYSTEM_WORDS
 
 GIB, MIB = 2**30, 2**20
 
@@ -62,8 +62,15 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
         CP_WORDS[p.cp_attention] if p.cp_attention else "",
         local_words(p) if p.steps_locally else "",
-        " of rank ".join(["PowerSGD", *map(str, filter(None, [p.compression_rank]))]) if p.compression else "",
+        compression_words(p) if p.compression else "",
     ]
+
+
+def compression_words(p: Parallelism) -> str:
+    """How gradients over the data axis are compressed."""
+    words = COMPRESSION_WORDS[str(p.compression)]
+    words += f" of rank {p.compression_rank}" if p.compression_rank else ""
+    return words + (f" of {p.compression_rate:g}" if p.compression_rate else "")
 
 
 def local_words(p: Parallelism) -> str:

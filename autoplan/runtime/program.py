@@ -34,9 +34,9 @@ from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
+from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.counting import whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
-from autoplan.runtime.parallel.powersgd import ERROR
 from autoplan.runtime.parallel.seeding import generators_kept
 from autoplan.runtime.parallel.stages import Keywords
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
@@ -67,6 +67,7 @@ class Program(RankModel):
         self.saver = Saver()
         replica = replica_of(spec, self.axes)
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica, self.disk)
+        self.sums.follow(self.optimizer)
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device, self.sums.unless_diverged)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
@@ -141,7 +142,7 @@ class Program(RankModel):
             raise WeightsError(f"program.{call}(batch)", cause, remedy)
 
     def _checked(self, batch: Batch, accumulate: bool, rows: Rows | None) -> Given:
-        self.gradients.check(accumulate)
+        self.gradients.check(accumulate, self.spec.parallelism.compressed)
         return self.steps_at.checked(batch, rows, self.device)
 
     def _step(self, inputs: dict[str, Tensor], spec: ProgramSpec, engine: Engine) -> Tensor:

@@ -64,6 +64,12 @@ class ProgramSpec:
     def microbatches(self) -> int:
         return self.lowered.mesh.size(MICROBATCH)
 
+    @property
+    def whole_steps(self) -> int:
+        """Of a training's first steps those whose gradients aren't compressed yet."""
+        how = self.parallelism.compressed
+        return how.warm_up(self.training.compression_start) if how else 0
+
     def size(self, axis: str) -> int:
         """Members along an axis, 1 where the mesh has no such axis."""
         return self.lowered.mesh.size(axis)

@@ -76,8 +76,9 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         local_steps=s.local_steps if s.local_steps > 1 else None,
         outer_optimizer=s.outer_optimizer or None,
         gossip=s.gossip or None,
-        compression="powersgd" if s.low_rank else None,
-        compression_rank=s.low_rank or None,
+        compression=s.compressed.kind if s.compressed else None,
+        compression_rank=(s.compressed.rank or None) if s.compressed else None,
+        compression_rate=(s.compressed.rate or None) if s.compressed else None,
     )
 
 

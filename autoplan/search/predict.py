@@ -11,13 +11,13 @@ from autoplan.cost.zero_shares import added, joined
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.inter_op.data_shares import low_rank_cost
+from autoplan.search.inter_op.data_shares import cost_of_compressed
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.problem_inputs import Prepared
 from autoplan.search.step_seconds import once_s
 
-FACTORS = "gradients' factors"
+COMPRESSED = "compressed gradients"
 
 
 def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predicted:
@@ -120,15 +120,15 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     held = loads.chain.held.kinds.items()
     kinds = {axes: sum(float(kind.first_read(at).sum()) for at in runs) for axes, kind in held}
     groups = data.by_group(kinds)
-    low_rank = [each for at in runs if (each := low_rank_cost(data, loads.chain.held, at))]
-    if low_rank:
+    sent = [each for at in runs if (each := cost_of_compressed(data, loads.chain.held, at))]
+    if sent:
         groups = added(data.by_group(unit) for at in runs for unit in loads.unit_bytes(at))
-        for axes in dict.fromkeys(axes for each in low_rank for axes in each.kinds):
-            for number in (0, 1):
-                sums = [each.sums(axes)[number] for each in low_rank if axes in each.kinds]
-                factors_s = sum(data.prices.collective_s("all-reduce", size, axes) for size in sums)
-                spent_s -= factors_s
-                yield PricedCollective(FACTORS, "all-reduce", axes, sum(sums), 1, factors_s, 0.0)
+        for axes in dict.fromkeys(axes for each in sent for axes in each.kinds):
+            for alike in zip(*(each.sent(axes, data.prices) for each in sent if axes in each.kinds), strict=True):
+                kind, sizes = alike[0][0], [size for _, size in alike]
+                sent_s = sum(data.prices.collective_s(kind, size, axes) for size in sizes)
+                spent_s -= sent_s
+                yield PricedCollective(COMPRESSED, kind, axes, sum(sizes), 1, sent_s, 0.0)
     if data.size > 1 and data.alone:
         kind, count = ("send", data.neighbours) if data.neighbours else ("all-reduce", 1)
         averaged = int(data.averaged * stored * size)

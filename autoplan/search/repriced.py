@@ -43,6 +43,6 @@ def candidate_of(record: PlanRecord) -> Candidate:
         "versions": 1 + two,
         "microbatches": record.chosen.microbatches,
         "recompute": "auto",
-        "low_rank": parallelism.low_rank,
+        "compressed": parallelism.compressed,
     }
     return Candidate(**{**given, **beside})

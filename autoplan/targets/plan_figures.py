@@ -14,7 +14,7 @@ from autoplan.options import Parallelism, Training
 TORCH_DTYPES = {"bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16-mixed": "float16", "fp32": "float32"}
 UNPRICED = "how each operator is split, and where stages are cut: the trainer's own way, whose price isn't in this one"
 
-INEXACT = ("local_steps", "outer_optimizer", "compression", "compression_rank", "gossip")
+INEXACT = ("local_steps", "outer_optimizer", "compression", "compression_rank", "compression_rate", "gossip")
 """Fields whose steps aren't one device's."""
 
 
@@ -109,6 +109,7 @@ class Losses:
                 gossip=p.gossip,
                 compression=p.compression,
                 compression_rank=p.compression_rank,
+                compression_rate=p.compression_rate,
                 dp_replicate=p.dp_replicate,
             )
 

@@ -6,8 +6,8 @@ parameters are compared in float64, where Adam doesn't amplify rounding. A large
 Order: `atoms` (dims that shrink together), `shrink` (a large plan made small), `batch` (real values), `variants` (the
 plan as it is verified), `quiet` (without dropout), `single` (the plan of one rank), `compare` (two runs compared),
 `conditioning` (what rounding alone does), `verification` (errors beside their bounds), `local_ranks` (ranks on this
-machine), `reference` (the user's module on one device), `asynchronous` (references of asynchronous systems), `sharded`
-(the program on local ranks), `inference` (the forward alone).
+machine), `reference` (the user's module on one device), `one_process` (references of asynchronous systems and of
+compressed gradients), `sharded` (the program on local ranks), `inference` (the forward alone).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,10 +21,10 @@ from autoplan.evaluation.evaluation_graph import without_dropout
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
 from autoplan.runtime.data.microbatches import Batch
-from autoplan.verify.asynchronous import train_by_rule
 from autoplan.verify.compare import Run, gradient_error, loss_error, parameter_error, zero_gradients
 from autoplan.verify.conditioning import OtherOrder
 from autoplan.verify.inference import verify_forward
+from autoplan.verify.one_process.asynchronous import train_by_rule
 from autoplan.verify.reference import (
     computed,
     drawn_values,
@@ -83,7 +83,7 @@ def verify_training(
     parts = apart_on_one(exact)
     module = None if record.chosen.mesh.devices > MOST_RANKS else module
     against, own = "one device", module is not None and not drops(exact.model)
-    if not own and (exact.chosen.parallelism.steps_locally or exact.chosen.parallelism.low_rank):
+    if not own and (exact.chosen.parallelism.steps_locally or exact.chosen.parallelism.compressed):
         told = "no one device takes its replicas' steps" if exact.chosen.parallelism.steps_locally else NOT_COMPRESSED
         exact = synchronous(exact)
         note = also(note, f"{told}: with gradients summed in each")

@@ -66,7 +66,7 @@ def synchronous(record: PlanRecord) -> PlanRecord:
     p = record.chosen.parallelism
     schedule = "1f1b" if p.two_versions else p.pipeline_schedule
     p = replace(p, local_steps=None, outer_optimizer=None, pipeline_schedule=schedule)
-    p = replace(p, compression=None, compression_rank=None, gossip=None)
+    p = replace(p, compression=None, compression_rank=None, compression_rate=None, gossip=None)
     return replace(record, chosen=replace(record.chosen, parallelism=p))
 
 
@@ -87,18 +87,28 @@ def rule_of(parallelism: Parallelism) -> str:
         return f"DiLoCo's rule, an outer step every {parallelism.local_steps} steps"
     if parallelism.steps_locally:
         return f"local SGD's rule, averaging every {parallelism.local_steps} steps"
-    if parallelism.low_rank:
-        return f"PowerSGD's rule, gradients of rank {parallelism.low_rank} with what was left out before"
+    if (how := parallelism.compressed) is not None:
+        kinds = {
+            "powersgd": f"PowerSGD's rule, gradients of rank {how.rank} with what was left out before",
+            "int8": "int8's rule, each replica's gradient rounded, and their sum",
+            "1bit": "1-bit Adam's rule, each replica's part of the momentum in one bit, and their sum",
+            "topk": f"top-k's rule, {how.rate:g} of each replica's elements with what was left out before",
+        }
+        return kinds[how.kind]
     return "PipeDream-2BW's rule, gradients of the weights before the last update"
 
 
 def compressed_at_once(record: PlanRecord) -> tuple[PlanRecord, str]:
-    """The same plan with gradients compressed from the first step on, and what to say of that."""
+    """The same plan with gradients compressed from the start, or what of it can be, and what to say of that."""
     training = record.training
-    if not isinstance(training, Training) or not training.compression_start:
+    how = record.chosen.parallelism.compressed
+    if not isinstance(training, Training) or how is None:
         return record, ""
-    told = f"compressed from the first step on in place of step {training.compression_start + 1}"
-    return replace(record, training=replace(training, compression_start=0)), told
+    start, first = how.warm_up(training.compression_start), int(how.kind == "1bit")  # whose first step has no variance
+    if start <= first:
+        return record, ""
+    told = f"compressed from step {first + 1} on in place of step {start + 1}"
+    return replace(record, training=replace(training, compression_start=first)), told
 
 
 def drawn_by_place(record: PlanRecord) -> tuple[PlanRecord, str]:

@@ -11,20 +11,22 @@ from torch import nn
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
-from autoplan.cost.low_rank import OPERATORS, ROUNDS, LowRankCost, kept_bytes
+from autoplan.cost.low_rank import OPERATORS, ROUNDS, LowRankCost
 from autoplan.cost.prices import Prices
-from autoplan.ir.buckets import is_factored
+from autoplan.cost.sent_compressed import kept_bytes
+from autoplan.ir.buckets import Compression, is_factored
 from autoplan.ir.choice import Chosen
 from autoplan.ir.mesh import Mesh
 from autoplan.options import Parallelism, Training
+from autoplan.runtime.parallel.compression.powersgd import LowRankSums
 from autoplan.runtime.parallel.own_box import whole
-from autoplan.runtime.parallel.powersgd import LowRankSums
 from autoplan.search.entry import search
-from autoplan.search.predict import FACTORS
+from autoplan.search.predict import COMPRESSED
 from tests.support.hand_made import mlp
 
 SHAPES = ((48, 32), (48, 32), (16, 64), (8, 4, 12))
 RANK = 2
+HOW = Compression("powersgd", RANK)
 
 
 def runtime_sums() -> LowRankSums:
@@ -36,22 +38,24 @@ def runtime_sums() -> LowRankSums:
 
 
 def counted() -> LowRankCost:
-    return LowRankCost({"dp": {(48, 32): 2, (16, 64): 1, (8, 4, 12): 1}}, RANK, 4)
+    return LowRankCost({"dp": {(48, 32): 2, (16, 64): 1, (8, 4, 12): 1}}, HOW, 4)
 
 
 def test_bytes_are_those_that_the_runtime_sends_and_keeps() -> None:
     made = runtime_sums()
-    assert counted().sums("dp") == (4 * made.sent.numel(), 4 * made.flat.numel())
+    sizes = [("all-reduce", 4 * made.sent.numel()), ("all-reduce", 4 * made.flat.numel())]
+    assert list(counted().messages("dp", 4)) == sizes
     counts = made.had.numel()
     kept = sum(error.numel() for error in made.errors) + made.sent.numel() + made.flat.numel() - counts
-    assert kept_bytes(SHAPES, RANK, 4) == 4 * kept
+    assert sum(kept_bytes(shape, HOW, 4, 4) for shape in SHAPES) == 4 * kept
 
 
 @pytest.mark.parametrize(("size", "rank", "measured_s"), [(8192, 4, 900e-6), (4096, 4, 267e-6), (4096, 16, 266e-6)])
 def test_products_take_what_they_were_measured_to_take(size: int, rank: int, measured_s: float) -> None:
     """The five kernels of one matrix in float32, torch 2.11 on an H100; the orthonormalisation aside."""
     prices = Prices(Mesh.of(dp=4), ClusterSpec.parse("1x4 h100-sxm").topology(), True, True, 1)
-    predicted_s = LowRankCost({"dp": {(size, size): 1}}, rank, 4).matrix_s((size, size), prices)
+    cost = LowRankCost({"dp": {(size, size): 1}}, Compression("powersgd", rank), 4)
+    predicted_s = cost.matrix_s((size, size), prices)
     assert 0.8 * measured_s < predicted_s < 1.2 * measured_s
 
 
@@ -59,7 +63,8 @@ def test_products_take_what_they_were_measured_to_take(size: int, rank: int, mea
 def test_an_orthonormalisation_takes_its_kernels(count: int, measured_s: float) -> None:
     """Measured of two rounds of 14 operators."""
     prices = Prices(Mesh.of(dp=4), ClusterSpec.parse("1x4 h100-sxm").topology(), True, True, 1)
-    predicted_s = LowRankCost({"dp": {(4096, 4096): count}}, 4, 4).orthonormal_s(4096, count, prices)
+    cost = LowRankCost({"dp": {(4096, 4096): count}}, Compression("powersgd", 4), 4)
+    predicted_s = cost.orthonormal_s(4096, count, prices)
     measured_s *= ROUNDS * OPERATORS / (2 * 14)
     assert 0.5 * measured_s < predicted_s < 1.5 * measured_s
 
@@ -75,7 +80,7 @@ def test_it_pays_on_a_slow_network_and_takes_memory() -> None:
     assert less.step_time_s < 0.5 * plain.step_time_s
     more, gradients = less.peak_bytes[0].parameters - plain.peak_bytes[0].parameters, plain.peak_bytes[0].gradients
     assert 0.95 * gradients < more < 1.05 * gradients, "what is left out of each gradient, and factors beside"
-    assert 0 < sum(each.bytes for each in less.collectives if each.where == FACTORS) < gradients / 50
+    assert 0 < sum(each.bytes for each in less.collectives if each.where == COMPRESSED) < gradients / 50
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Local SGD, DiLoCo, gossip, PowerSGD and PipeDream-2BW equal a single process by their rule, in float64."""
+"""Local SGD, DiLoCo, gossip, compressed gradients and PipeDream-2BW equal one process by their rule, in float64."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from autoplan.verify.compare import Run, parameter_error
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.variants import in_float64
 from tests.support import asynchronous, zoo
+from tests.support import compressed as compression
 from tests.support.asynchronous import Batch, Rule, Simulated
-from tests.support.compressed import boxes_of, powersgd
+from tests.support.compressed import FrozenAdam, boxes_of, compressed, replicas_of
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import sampled
 
-STEPS = 5
+STEPS, WARM_UP = 5, 2
 WITHIN = 1e-9
 ROUNDING = 1e-10  # a bias that softmax doesn't see begins at zero and stays there but for rounding
 TRAINING = Training(optimizer="adamw", learning_rate=asynchronous.RATE, compile=False)
@@ -65,9 +67,11 @@ def check(pool: RankPool, plan: autoplan.Plan, model: str, rule: Rule) -> None:
     assert parameter_error(found, expected, zero).error <= WITHIN
 
 
-def planned(model: str, parallelism: Parallelism | str, cluster: str = "1x4 cpu") -> autoplan.Plan:
+def planned(
+    model: str, parallelism: Parallelism | str, cluster: str = "1x4 cpu", training: Training = TRAINING
+) -> autoplan.Plan:
     module, batch, loss_fn = zoo.small(model)
-    return parallelize_alone(module, cluster, batch, loss_fn=loss_fn, training=TRAINING, parallelism=parallelism)
+    return parallelize_alone(module, cluster, batch, loss_fn=loss_fn, training=training, parallelism=parallelism)
 
 
 REPLICAS = [("llama", "dp2 tp2"), ("gpt2", "dp4"), ("bert", "dp2 pp2")]
@@ -116,18 +120,25 @@ def test_replicas_that_gossip_equal_their_simulation(pool: RankPool, model: str,
     check(pool, plan, model, rule)
 
 
-FACTORS = [("llama", "dp2 tp2"), ("gpt2", "dp4"), ("bert", "dp2 pp2")]
+SENT = [("llama", "dp2 tp2"), ("gpt2", "dp4"), ("bert", "dp2 pp2")]
+WORDS = {"powersgd": "PowerSGD of rank 1", "int8": "int8 gradients", "topk": "top-k of 0.01", "1bit": "1-bit Adam"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "mesh"), sampled(FACTORS, FACTORS[:1]))  # whose shards are matrices by themselves
-def test_compressed_gradients_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
-    plan = planned(model, Parallelism(**LOCAL[mesh], zero=0, compression="powersgd", compression_rank=1))
-    assert "PowerSGD of rank 1" in plan.report()
+@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize(("model", "mesh"), sampled(SENT, SENT[:1]))  # whose shards are matrices by themselves
+def test_compressed_gradients_equal_their_simulation(pool: RankPool, model: str, mesh: str, kind: str) -> None:
+    rank, start = 1 if kind == "powersgd" else None, WARM_UP if kind == "1bit" else 0
+    pinned = Parallelism(**LOCAL[mesh], zero=0, compression=kind, compression_rank=rank)
+    plan = planned(model, pinned, training=replace(TRAINING, compression_start=start))
+    assert WORDS[kind] in plan.report()
     boxes = boxes_of(plan)
     assert len(boxes) > len({box.name for box in boxes}) or mesh != "dp2 tp2"
-    how = asynchronous.How()
-    check(pool, plan, model, lambda module, batches: powersgd(module, batches, boxes, how))
+    replicas, how = replicas_of(plan, shifted=model != "bert"), asynchronous.How()
+    if kind == "1bit":
+        how = replace(how, optimizer=lambda module: FrozenAdam(module, WARM_UP, asynchronous.RATE))
+    run = compression.Run(start)
+    check(pool, plan, model, lambda module, batches: compressed(module, batches, boxes, how, replicas, run))
 
 
 @pytest.mark.slow

@@ -45,6 +45,14 @@ KINDS = {
             dp=2, tp=1, pp=2, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2, compression="powersgd",
         ),
     ),
+    "int8, interleaved": (
+        4, 4,
+        Parallelism(
+            dp=2, tp=1, pp=2, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2, compression="int8",
+        ),
+    ),
+    "1bit": (2, 2, Parallelism(dp=2, tp=1, pp=1, micro_batch=2, compression="1bit")),
+    "topk": (4, 2, Parallelism(dp=2, tp=2, pp=1, micro_batch=2, compression="topk", compression_rate=0.05)),
     "recomputed": (4, 2, Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=2, recompute="full")),
     "selective": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")),
     "sequence, selective": (
@@ -66,7 +74,8 @@ QUICK = ("recomputed", "sequence, selective")  # tensor, sequence and data axes,
 )
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
     devices, layers, parallelism = KINDS[request.param]
-    return rehearsed(tmp_path_factory.mktemp("plan") / "out", parallelism, devices, layers)
+    training = replace(TRAINING, clip_grad_norm=None) if parallelism.compression == "1bit" else TRAINING
+    return rehearsed(tmp_path_factory.mktemp("plan") / "out", parallelism, devices, layers, training=training)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +123,7 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         if plan.found.candidate.zero:  # gathers and scatters stand beside, of which the plan hides a part
             assert sum(seconds) > sum(loads.forward_s(at) - loads.exposed_s(at) for _, at in mine)
             continue
-        if plan.found.candidate.low_rank:
+        if plan.found.candidate.compressed:
             backward_s += spent_s(trace, seconds, "start")  # factors follow the last backward of a schedule
         summed_s = sum(loads.once_s(at)[0] + loads.once_s(at)[2] for _, at in mine)  # over data and over tensor axes
         summed_s -= met_s

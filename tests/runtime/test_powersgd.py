@@ -16,13 +16,13 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 from autoplan.errors import DivergedError
 from autoplan.options import Training
+from autoplan.runtime.parallel.compression.powersgd import LowRankSums, first_factor, orthonormal
 from autoplan.runtime.parallel.own_box import whole
-from autoplan.runtime.parallel.powersgd import LowRankSums, first_factor, orthonormal
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import RATE, How, Simulated
-from tests.support.compressed import Box, powersgd
+from tests.support.compressed import Box, LowRank, Run, compressed
 from tests.support.sampling import sampled
 from tests.support.taken_up import Trained, assert_same, trained
 
@@ -50,11 +50,11 @@ def boxes(mesh: Mapping, seed: int = SEED) -> list[Box]:
             fused = f"layers.{layer}.gate_up.weight"
             for first in (0, HIDDEN):
                 begins = drawn(f"{fused}[{first}:{first + HIDDEN}]", (HIDDEN, WIDTH), seed)
-                found.append(Box(fused, (slice(first, first + HIDDEN),), begins))
+                found.append(Box(fused, (slice(first, first + HIDDEN),), LowRank(begins)))
             name = f"layers.{layer}.down.weight"
-            found.append(Box(name, (slice(None),), drawn(name, (WIDTH, HIDDEN), seed)))
+            found.append(Box(name, (slice(None),), LowRank(drawn(name, (WIDTH, HIDDEN), seed))))
     if mesh.get("pp", 1) == 1:
-        found.append(Box("embed.weight", (slice(None),), drawn("embed.weight", (VOCAB, WIDTH), seed)))
+        found.append(Box("embed.weight", (slice(None),), LowRank(drawn("embed.weight", (VOCAB, WIDTH), seed))))
     return found
 
 
@@ -64,9 +64,9 @@ def drawn(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 def made(mesh: Mapping, training: Training, rank: int = RANK) -> Program:
     spec = tiny.spec(**mesh, training=training)
-    compressed = replace(spec.parallelism, compression="powersgd", compression_rank=rank) if rank else spec.parallelism
+    parallelism = replace(spec.parallelism, compression="powersgd", compression_rank=rank) if rank else spec.parallelism
     stages = mesh.get("pp", 1) * mesh.get("virtual_stages", 1)
-    return Program(replace(spec, parallelism=compressed), tiny.program(stages))
+    return Program(replace(spec, parallelism=parallelism), tiny.program(stages))
 
 
 def train(
@@ -82,7 +82,7 @@ def simulated(mesh: Mapping, training: Training = ADAMW, until: Mapping[str, int
     )  # fmt: skip
     batches = list(tiny.batches(STEPS))
     parts = [replace(box, until=(until or {}).get(box.name, STEPS)) for box in boxes(mesh)]
-    return powersgd(tiny.reference(), batches, parts, how, training.compression_start)
+    return compressed(tiny.reference(), batches, parts, how, run=Run(training.compression_start or 0))
 
 
 CASES = [(mesh, "adamw") for mesh in MESHES] + [("dp4", "clipped"), ("dp4", "later")]
@@ -97,7 +97,7 @@ def test_equals_its_rule_in_one_process(pool: RankPool, mesh: str, kind: str) ->
 
 
 def test_the_rule_is_another_than_one_devices() -> None:
-    exact = powersgd(tiny.reference(), list(tiny.batches(STEPS)), (), How(lambda module, batch: module(**batch)))
+    exact = compressed(tiny.reference(), list(tiny.batches(STEPS)), (), How(lambda module, batch: module(**batch)))
     assert simulated(MESHES["dp4"]).losses[1] != pytest.approx(exact.losses[1], rel=1e-6)
 
 

@@ -149,7 +149,7 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(pipeline_schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
         (Parallelism(pipeline_schedule="interleaved", virtual_stages=1), "give 2 or more"),
         (Parallelism(offload="parameters", zero=1), "go to the host shard by shard"),
-        (Parallelism(compression="powersgd", zero=2), "has no factors of them. use zero=0"),
+        (Parallelism(compression="powersgd", zero=2), "each rank its part, whole. use zero=0"),
         (Parallelism(compression="powersgd", offload="optimizer"), "lies beside the gradients, on the device"),
         (Parallelism(compression="powersgd", local_steps=4), "sum no gradients. use one or the other"),
         (Parallelism(compression="powersgd", pipeline_schedule="pipedream-2bw"), "older weights there is no rule"),
@@ -158,7 +158,11 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(gossip="ring", local_steps=4, outer_optimizer="nesterov"), "no beginning in common"),
         (Parallelism(compression="powersgd", gossip="ring"), "sum no gradients. use one or the other"),
         (Parallelism(compression="powersgd", dp=1), "no gradient goes over the data axis. give dp=2 or more"),
-        (Parallelism(compression_rank=2), "compression_rank=2: nothing is compressed"),
+        (Parallelism(compression="int8", cp=2), "of which each rank there has a part. give cp=1"),
+        (Parallelism(compression="topk", ep=2), "of which each rank there has a part. give ep=1"),
+        (Parallelism(compression="int8", compression_rate=0.1), "top-k sends, and compression='int8'"),
+        (Parallelism(compression="topk", compression_rate=1.5), "compression_rate=1.5: it is the share of elements"),
+        (Parallelism(compression_rank=2), "compression_rank=2: factors of low rank have one, and compression=None"),
     ],
 )
 def test_what_can_not_be_pinned(pinned: Parallelism, words: str) -> None:
@@ -174,9 +178,23 @@ def test_an_unknown_system_is_answered_with_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("training", "words"),
     [
+        (Training(optimizer="sgd"), "it sends Adam's momentum. use adamw or adam"),
+        (Training(clip_grad_norm=1.0), "whose change isn't a gradient's norm"),
+        (Training(compression_start=0), "there is no variance to freeze"),
+        (Training(optimizer_options={"amsgrad": True}), "a weight decay alone. leave them out"),
+    ],
+)
+def test_what_one_bit_adam_can_not_be_trained_with(training: Training, words: str) -> None:
+    with pytest.raises(ParallelismError, match=words):
+        search(llama(), CPU, training, Parallelism(compression="1bit"))
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
         (Training(precision="fp16-mixed"), "under another scale of the loss. use bf16-mixed"),
         (Training(precision="bf16"), "use bf16-mixed"),
-        (Training(precision="bf16-mixed", reduce_dtype="bf16"), "summed as gradients are stored"),
+        (Training(precision="bf16-mixed", reduce_dtype="bf16"), "added up as gradients are stored"),
     ],
 )
 def test_what_compressed_gradients_can_not_be_computed_in(training: Training, words: str) -> None:

@@ -39,6 +39,8 @@ from autoplan.search.space.systems import SYSTEMS, read
         ("dp=4, replicas averaged every 4 steps", Parallelism(dp=4, local_steps=4)),
         ("dp=4, PowerSGD of rank 2", Parallelism(dp=4, compression="powersgd", compression_rank=2)),
         ("dp=4, neighbours on a ring graph averaged every step", Parallelism(dp=4, gossip="ring")),
+        ("dp=4, top-k of 0.05", Parallelism(dp=4, compression="topk", compression_rate=0.05)),
+        ("dp=4 int8 gradients compression-rate=0.5", Parallelism(dp=4, compression="int8", compression_rate=0.5)),
         ("dp=4 powersgd", Parallelism(dp=4, compression="powersgd")),
         ("offload activations, activations of 2 of 4 blocks on the host", Parallelism(offload="activations")),
     ],
@@ -108,6 +110,8 @@ def test_what_a_report_prints_is_read_back(full: Parallelism, left: set[str]) ->
     "given",
     [
         *(Parallelism(dp=2, compression="powersgd", compression_rank=rank) for rank in (None, 2)),
+        *(Parallelism(dp=2, compression="topk", compression_rate=rate) for rate in (None, 1e-5, 0.25, 1.0)),
+        *(Parallelism(dp=2, compression=kind) for kind in ("int8", "1bit")),
         *(Parallelism(dp=2, gossip=graph, local_steps=k) for graph in GOSSIP for k in (None, 4)),
     ],
     ids=parallelism_text,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from autoplan.errors import VerificationError
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.optim.asynchronous.outer_steps import OuterSteps
 from autoplan.runtime.optim.asynchronous.weight_stashing import TwoVersions
-from autoplan.runtime.parallel.powersgd import LowRankSums
+from autoplan.runtime.parallel.compression.powersgd import LowRankSums
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
 
@@ -19,20 +20,26 @@ TRAINING = Training(learning_rate=1e-2, clip_grad_norm=1.0, compile=False)
 LOCAL = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8)
 OUTER = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8, outer_optimizer="nesterov")
 LOW_RANK = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, compression="powersgd", compression_rank=1)
+INT8 = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, compression="int8")
+TOP_K = replace(INT8, compression="topk", compression_rate=0.1)
 GOSSIP = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, gossip="ring")
 STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="pipedream-2bw")
 
 
 def planned(parallelism: Parallelism) -> autoplan.Plan:
     module, batch, loss_fn = zoo.small("mlp")
+    training = replace(TRAINING, clip_grad_norm=None) if parallelism.compression == "1bit" else TRAINING
     return parallelize_alone(
-        module, "1x2 cpu", batch, loss_fn=loss_fn, training=TRAINING, parallelism=parallelism
+        module, "1x2 cpu", batch, loss_fn=loss_fn, training=training, parallelism=parallelism
     )
 
 
 RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDream-2BW's rule")]
 RULES += [(GOSSIP, "gossip's rule, neighbours on the ring graph averaged every step")]
 RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
+RULES += [(INT8, "int8's rule, each replica's gradient rounded")]
+RULES += [(replace(INT8, compression="1bit"), "1-bit Adam's rule")]
+RULES += [(TOP_K, "top-k's rule, 0.1 of each replica's elements")]
 
 
 @pytest.mark.parametrize(("parallelism", "said"), RULES)
@@ -42,7 +49,7 @@ def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str)
     found = plan.verify()
     assert found.passed and f"equal to one process that follows {said}" in str(found)
     assert ("averaging every 2 steps in place of 8" in found.note) == (parallelism.local_steps == 8)
-    assert ("Compressed: " if parallelism.low_rank else "Asynchronous: ") in plan.report(verbose=True)
+    assert ("Compressed: " if parallelism.compression else "Asynchronous: ") in plan.report(verbose=True)
 
 
 @pytest.mark.usefixtures("verified_in_pool")

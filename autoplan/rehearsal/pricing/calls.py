@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Prices
+from autoplan.cost.compressed_sums import CompressedCost
 from autoplan.cost.gathered_optimizer import GATHERED
-from autoplan.cost.low_rank import LowRankCost
 from autoplan.cost.operators.collective_ops import SEND
 from autoplan.cost.operators.operator_seconds import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
+from autoplan.cost.sent_compressed import together as sent_together
 from autoplan.cost.zero_shares import added, joined
-from autoplan.ir.buckets import is_factored
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH, whole_axis
 from autoplan.ir.typed_program import Collective, StoredParameter, TypedValue
@@ -24,8 +24,8 @@ from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.rehearsal.records import Span
 from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
 from autoplan.search.block_cost.account import MovedBytes
-from autoplan.search.inter_op.data_shares import low_rank_cost
-from autoplan.search.predict import FACTORS
+from autoplan.search.inter_op.data_shares import cost_of_compressed
+from autoplan.search.predict import COMPRESSED
 
 WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all"}
 """What the runtime calls for kinds of collectives that torch has no function of."""
@@ -150,18 +150,18 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     pairs = [pair for at in intervals for pair in loads.unit_pairs(at)]
     if data.size > 1 and data.zero == 0 and not data.alone:
         spent_s, narrower = sum(loads.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
-        spent_s -= sum(each.sums_s(share.prices) for each in low_rank_costs(share))
+        spent_s -= sum(each.sums_s(share.prices) for each in compressed_costs(share))
         totals = added(data.by_group(unit) for unit in units)
         seconds = {axes: data.buckets_s(data.prices.summed * size, axes) for axes, size in totals.items()}
         for axes, size in totals.items():
             summed = [p for p in held(share) if data.group(summed_over_operators(share, p)) == axes]
-            summed = [p for p in summed if not goes_as_factors(share, p)]
+            summed = [p for p in summed if not goes_compressed(share, p)]
             padding, part = padding_bytes(share, summed, narrower), seconds[axes] / (sum(seconds.values()) or 1.0)
             yield PricedCall(
                 "gradients", "all-reduce", span(share, axes), int(data.prices.summed * size), 1, spent_s * part,
                 parts=True, padding=padding,
             )  # fmt: skip
-        yield from factor_calls(share)
+        yield from compressed_calls(share)
     elif data.size > 1 and data.alone:
         kind, many = ("all-to-all", data.neighbours) if data.neighbours else ("all-reduce", 1)
         total = int(data.averaged * data.prices.stored * sum(loads.parameter_bytes(at) for at in intervals))
@@ -202,26 +202,31 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     yield from whole_calls(share)
 
 
-def factor_calls(share: RankShare) -> Iterator[PricedCall]:
-    """The two sums in which gradients go as factors over each group: of all stages of a rank together, which the plan
-    prices one by one."""
-    costs = low_rank_costs(share)
-    for axes in dict.fromkeys(axes for each in costs for axes in each.kinds):
-        for sizes in zip(*(each.sums(axes) for each in costs if axes in each.kinds), strict=True):
-            spent_s = sum(share.prices.collective_s("all-reduce", size, axes) for size in sizes)
-            yield PricedCall(FACTORS, "all-reduce", span(share, axes), sum(sizes), 1, spent_s)
+def compressed_calls(share: RankShare) -> Iterator[PricedCall]:
+    """What compressed gradients are sent as over each group: of all stages of a rank together, which the plan prices
+    one by one."""
+    costs = compressed_costs(share)
+    if not costs:
+        return
+    whole = sent_together(costs)
+    for axes in whole.kinds:
+        spent = zip(*(each.sent(axes, share.prices) for each in costs if axes in each.kinds), strict=True)
+        for (kind, size), parts in zip(whole.sent(axes, share.prices), spent, strict=True):
+            spent_s = sum(share.prices.collective_s(kind, part, axes) for _, part in parts)
+            yield PricedCall(COMPRESSED, kind, span(share, axes), size, 1, spent_s)
 
 
-def low_rank_costs(share: RankShare) -> list[LowRankCost]:
+def compressed_costs(share: RankShare) -> list[CompressedCost]:
     """Of each stage that has gradients which go so."""
     held, data = share.loads.chain.held, share.loads.data
-    return [each for at in share.intervals if (each := low_rank_cost(data, held, at))]
+    return [each for at in share.intervals if (each := cost_of_compressed(data, held, at))]
 
 
-def goes_as_factors(share: RankShare, parameter: StoredParameter) -> bool:
-    """Whether the program sends its gradient so (``runtime.parallel.gradient_buckets.goes_as_factors``)."""
+def goes_compressed(share: RankShare, parameter: StoredParameter) -> bool:
+    """Whether the program sends its gradient so (``runtime.parallel.gradient_buckets.goes_compressed``)."""
     tied = len({stage % share.plan.mesh.size("pp") for stage in parameter.stages}) > 1
-    return not tied and is_factored(parameter.local_shape, share.loads.data.low_rank)
+    how, summed = share.loads.data.compressed, summed_over_operators(share, parameter)
+    return how is not None and not tied and how.takes(parameter.local_shape) and (how.linear or not summed)
 
 
 def row_padding(share: RankShare, widened: float, frozen: bool = False) -> list[Counter[str]]:

@@ -22,7 +22,7 @@ from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.optim.asynchronous.outer_steps import BEGUN, OUTER_MOMENTUM
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.streamed_optimizer import state_memory
-from autoplan.runtime.parallel.powersgd import ERROR
+from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 BESIDE = {

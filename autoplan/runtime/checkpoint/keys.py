@@ -6,8 +6,8 @@
     unread/<name>                what the program never reads: the first rank's
     stale/<name>                 the version of the parameter before, where gradients are of that one (PipeDream-2BW)
     outer/<name>, outer_momentum/<name>   what a round of DiLoCo began with, and its outer optimizer's momentum
-    error/<name>                 what PowerSGD has left out of its gradient, the sum over the ranks
-    factor/<name>/<box>          its factor Q of the gradient of a box of it
+    error/<name>                 what compression has left out of its gradient, the sum over the ranks
+    factor/<name>/<box>          PowerSGD's factor Q of the gradient of a box of it
     rng/<rank>                   the rank's random state, taken up where the world has the same size
 
 and as plain values in state.json (``files``): the step, the learning rate, the scaler's and the schedule's

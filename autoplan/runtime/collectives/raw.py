@@ -10,7 +10,7 @@ from functools import partial, wraps
 
 import torch
 from torch import Tensor
-from torch.distributed import Work
+from torch.distributed import ProcessGroup, Work
 from torch.nn import functional
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
@@ -66,6 +66,12 @@ def all_reduce_max(x: Tensor, axis: MeshAxis) -> Tensor:
 def all_gather(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """All members' parts joined along dim."""
     return _joined(_wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis)), x.shape, dim, axis)
+
+
+def gather_whole(x: Tensor, group: ProcessGroup) -> Tensor:
+    """[ranks, ...]: what each rank of a group has, in the group's order."""
+    gathered = _wire.wait_tensor(_wire.all_gather_into_tensor(x, group.size(), group.group_name))
+    return gathered.view(group.size(), *x.shape)
 
 
 def gather_twice(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from autoplan.errors import InputsError
+from autoplan.ir.buckets import Compression
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 
@@ -39,8 +40,12 @@ class Gradients:
             if each.master is not None:
                 each.parameter.grad = None
 
-    def check(self, accumulate: bool) -> None:
-        """InputsError where a step would lose gradients."""
+    def check(self, accumulate: bool, how: Compression | None = None) -> None:
+        """InputsError where a step would lose gradients, or add up what no longer is one; ``how`` they are compressed.
+        """
+        if accumulate and how is not None and how.kind == "1bit":
+            cause = "1-bit Adam sends a momentum, of which each batch would be one"
+            raise InputsError("program.step(batch, accumulate=True)", cause, "give one larger batch, in microbatches")
         if self.batches and not accumulate:
             raise InputsError(
                 "program.step(batch)",

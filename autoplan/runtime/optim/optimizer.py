@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
 
+from autoplan.ir.buckets import Compression
 from autoplan.option_values import ELEMENTWISE
 from autoplan.options import Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
@@ -29,6 +31,7 @@ from autoplan.runtime.optim.masters import attach
 from autoplan.runtime.optim.optimizer_options import group_options, optimizer_class, options, options_beside_muon
 from autoplan.runtime.optim.parameter_group import names_of, number_of, titles
 from autoplan.runtime.optim.streamed_optimizer import StreamedOptimizer
+from autoplan.runtime.parallel.compression.onebit import FrozenVarianceAdam
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage
 from autoplan.runtime.program_spec import ProgramSpec
@@ -38,11 +41,13 @@ PLAIN = ("rprop",)
 
 
 def build_optimizer(
-    parameters: Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]], training: Training
-) -> Optimizer:
+    parameters: Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]], training: Training,
+    how: Compression | None = None,
+) -> Optimizer:  # fmt: skip
     """The planned optimizer over parameters that are whole, with its schedule; it doesn't clip.
 
     parameters  with their names, a tied one under each of its own, where Training has groups
+    how         their gradients are compressed
 
     A schedule that looks at the loss stands still here. Muon updates matrices alone: AdamW, with what Training says of
     it, updates the parameters that are none.
@@ -54,8 +59,10 @@ def build_optimizer(
         names.setdefault(parameter, []).append(name)
     groups = [[p for p in names if number_of(training, names[p]) == n] for n in numbers(training)]
     trainable = [[p for p in group if p.requires_grad] for group in groups]
-    if kind is Muon:
-        optimizer: Optimizer = with_muon(training, local_parameters(trainable))
+    if how is not None and how.kind == "1bit":
+        optimizer: Optimizer = one_bit_adam(training, trainable, how)
+    elif kind is Muon:
+        optimizer = with_muon(training, local_parameters(trainable))
     else:
         optimizer = elementwise(kind, training, trainable, options(kind, training))
     if training.lr_schedule is not None:
@@ -102,10 +109,12 @@ def streamed(training: Training, held: Sequence[ShardedParameter], disk: DiskMem
 
 def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter]) -> Optimizer:
     """The planned optimizer over what this rank holds."""
-    training = spec.training
+    training, how = spec.training, spec.parallelism.compressed
     kind = optimizer_class(training.optimizer)
     groups = [[h for h in held if number_of(training, names_of(h.stored)) == n] for n in numbers(training)]
     trainable = [[h.updated for h in group if h.stored.trainable] for group in groups]
+    if how is not None and how.kind == "1bit":
+        return one_bit_adam(training, trainable, how)
     if training.optimizer in PLAIN and any(isinstance(p, DTensor) for group in trainable for p in group):
         return GatheredOptimizer(with_options(kind, training, local_parameters(trainable)))
     if training.optimizer in ELEMENTWISE or kind is Lamb:
@@ -138,6 +147,15 @@ def in_one_pass(kind: Kind, given: Mapping[str, Any], sorts: Iterable[nn.Paramet
     except (RuntimeError, NotImplementedError):  # no kernel there, or not together with maximize
         return {}
     return {"fused": True}
+
+
+def one_bit_adam(training: Training, groups: Sequence[Sequence[nn.Parameter]], how: Compression) -> Optimizer:
+    """Adam, or AdamW, whose variance is frozen once its momentum goes compressed."""
+    kind = optimizer_class(training.optimizer)
+    made = partial(
+        FrozenVarianceAdam, warm_up=how.warm_up(training.compression_start), decoupled=issubclass(kind, AdamW)
+    )
+    return elementwise(made, training, groups, options(kind, training))
 
 
 def numbers(training: Training) -> range:

@@ -9,8 +9,8 @@ part of it late, follows the backward. Between microbatches nothing is exchanged
 the stage before waits for, begins after its last backward: the sums would slow what all wait for, and run beside the
 others' backwards as well.
 
-Under PowerSGD gradients that are matrices lie in no bucket: once all buckets have begun they go as factors
-(``runtime.parallel.powersgd``), or in a training's first steps whole.
+Gradients that go compressed lie in no bucket: once all buckets have begun they are sent
+(``runtime.parallel.compression``), or in a training's first steps summed whole.
 
 Ranks needn't have gradients of the same parameters: behind its gradients a bucket counts the ranks that had each. One
 that no rank had stays without; one that only others had is their sum.
@@ -24,12 +24,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
 
 from autoplan.errors import DivergedError
-from autoplan.ir.buckets import cut, is_factored
+from autoplan.ir.buckets import cut
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.parallel.powersgd import LowRankSums
+from autoplan.runtime.parallel.compression.compressor import Compressor
+from autoplan.runtime.parallel.compression.kinds import compressor
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
@@ -137,9 +139,9 @@ class GradientSums:
     """
 
     def __init__(self, spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]) -> None:
-        factored = [h for h in held if goes_as_factors(spec, h.stored)]
-        self.buckets = rank_buckets(spec, [h for h in held if h not in factored], axes)
-        self.low_rank, self.whole_until = low_rank_sums(spec, factored, axes), spec.training.compression_start
+        few = [h for h in held if goes_compressed(spec, h.stored)]
+        self.buckets = rank_buckets(spec, [h for h in held if h not in few], axes)
+        self.compressed, self.whole_until = compressors(spec, few, axes), spec.whole_steps
         one_stage = len(spec.lowered.stages) == spec.size(PIPELINE)
         self.awaited = one_stage and PIPELINE in axes and axes[PIPELINE].rank > 0
         self.started = len(self.buckets)
@@ -156,11 +158,16 @@ class GradientSums:
             if each.stored.trainable and not each.sharded and each.name not in summed
         ]
 
+    def follow(self, optimizer: Optimizer) -> None:
+        """Who steps by these gradients: the sums of a rule that looks at its state do so from here on."""
+        for sums in self.compressed:
+            sums.optimizer = optimizer
+
     def close(self) -> None:
         """Takes the hooks from the parameters: by them a parameter refers to itself, past Python's collector."""
         for hook in self.hooks:
             hook.remove()
-        self.hooks, self.buckets, self.low_rank = [], [], []
+        self.hooks, self.buckets, self.compressed = [], [], []
 
     def begin(self, microbatches: int, steps: int = 0) -> None:
         """Before the first of so many microbatches, when the gradients of the step before are gone.
@@ -183,7 +190,7 @@ class GradientSums:
         for bucket in self.buckets[self.started :]:
             bucket.start()
         self.started = len(self.buckets)
-        for sums in self.low_rank:
+        for sums in self.compressed:
             if self.whole:
                 self.sum_whole(sums)
             else:
@@ -193,21 +200,21 @@ class GradientSums:
 
     def begin_anew(self, keys: Sequence[str] | None = None) -> None:
         """Nothing has been compressed yet; ``keys``: of these factors alone (``factors``)."""
-        for sums in self.low_rank:
+        for sums in self.compressed:
             sums.begin(keys)
 
     def errors(self) -> dict[str, Tensor]:
         """What compression has left out of gradients on this rank, by the parameters' names."""
-        return {h.name: error for sums in self.low_rank for h, error in zip(sums.held, sums.errors, strict=True)}
+        return {h.name: error for sums in self.compressed for h, error in zip(sums.held, sums.errors, strict=False)}
 
     def factors(self) -> dict[str, Tensor]:
-        """The factors that it goes on with, by what a checkpoint knows them by."""
-        return {key: right for sums in self.low_rank for key, right in zip(sums.keys, sums.rights, strict=True)}
+        """What it goes on with beside these, by what a checkpoint knows it by."""
+        return {key: factor for sums in self.compressed for key, factor in sums.factors.items()}
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
         """Within it ``errors`` are the sums of all ranks', and afterwards each has its share of them."""
-        for sums in self.low_rank:
+        for sums in self.compressed:
             sums.add_up()
         try:
             yield
@@ -226,10 +233,10 @@ class GradientSums:
 
     def share_out(self) -> None:
         """Has each rank hold its share of errors that are the sums of all ranks'."""
-        for sums in self.low_rank:
+        for sums in self.compressed:
             sums.share_out()
 
-    def sum_whole(self, sums: LowRankSums) -> None:
+    def sum_whole(self, sums: Compressor) -> None:
         """Before compression begins: in buckets of this step alone."""
         for places in cut([h.values.numel() * h.values.element_size() for h in sums.held]):
             bucket = Bucket([sums.held[place] for place in places], [sums.group], [0] * len(places))
@@ -237,25 +244,29 @@ class GradientSums:
             bucket.finish()
 
 
-def goes_as_factors(spec: ProgramSpec, stored: StoredParameter) -> bool:
-    """Whether its gradient goes over the data axis as factors. One that other stages have a summand of is summed whole,
-    as is one that the data axis has none of."""
-    apart = len(spec.pipeline_ranks(stored)) == 1 and stored.trainable and DATA in summed_axes(spec, stored)
-    return apart and is_factored(stored.local_shape, spec.parallelism.low_rank)
+def goes_compressed(spec: ProgramSpec, stored: StoredParameter) -> bool:
+    """Whether its gradient goes over the data axis compressed. One that other stages have a summand of is summed whole,
+    as is one that the data axis has none of; where compression isn't linear, one that other axes have a summand of,
+    too: what is compressed is a replica's."""
+    how, axes = spec.parallelism.compressed, summed_axes(spec, stored)
+    if how is None or len(spec.pipeline_ranks(stored)) > 1 or not stored.trainable:
+        return False
+    return (DATA in axes if how.linear else axes == (DATA,)) and how.takes(stored.local_shape)
 
 
-def low_rank_sums(
+def compressors(
     spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]
-) -> list[LowRankSums]:
-    """Of gradients that go as factors those that are summed over the same axes together, alike on all ranks."""
+) -> list[Compressor]:
+    """Of gradients that go compressed those that are summed over the same axes together, alike on all ranks."""
     kinds: dict[tuple[tuple[str, ...], torch.dtype], list[ShardedParameter]] = {}
     for each in held:
         kinds.setdefault((summed_axes(spec, each.stored), each.values.dtype), []).append(each)
-    found = []
+    found, how = [], spec.parallelism.compressed
     for (names, _), members in kinds.items():
         group = axes[",".join(names)].group
         assert group is not None, "a data axis of one rank has no gradients to compress"
-        found.append(LowRankSums(members, group, spec.parallelism.low_rank, spec.training.seed))
+        assert how is not None
+        found.append(compressor(how, members, group, spec.training.seed))
     return found
 
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from autoplan.cost.compressed_sums import CompressedCost
 from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, in_one_round, splits
-from autoplan.cost.low_rank import LowRankCost, kept_bytes
 from autoplan.cost.prices import Prices
+from autoplan.cost.sent_compressed import compressed_cost, kept_bytes
 from autoplan.cost.zero_costs import DataAxis
-from autoplan.ir.buckets import is_factored
+from autoplan.ir.buckets import Compression
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
@@ -32,7 +33,7 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
         late=splits(candidate.schedule), local_steps=candidate.local_steps, outer=bool(candidate.outer_optimizer),
         averaged=1.0 if candidate.outer_optimizer or candidate.gossip else 1.0 + states,
         versions=candidate.versions, axis=",".join(axes), wide=candidate.wide, replicas=candidate.dp_replicate,
-        low_rank=candidate.low_rank, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
+        compressed=candidate.compressed, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
     )  # fmt: skip
 
 
@@ -60,28 +61,35 @@ def least_share(data: DataAxis, states: float, candidate: Candidate) -> float:
     return whole - data.elsewhere * (shard_share(data, states) + data.sharded_gradients[standing])
 
 
-def factored(held: HeldParameters, at: tuple[int, int], rank: int) -> frozenset[str]:
-    """Of the parameters that a run of segments reads those whose gradients go as factors of this rank; one that
-    segments outside read, too, is summed between stages, whole."""
-    read = {name for each in held.segments[slice(*at)] for name, _ in each if is_factored(held.shapes[name], rank)}
+def compressed(held: HeldParameters, at: tuple[int, int], how: Compression) -> frozenset[str]:
+    """Of the parameters that a run of segments reads those whose gradients go compressed; one that segments outside
+    read, too, is summed between stages, whole."""
+    read = {name for each in held.segments[slice(*at)] for name, _ in each if goes_compressed(held, name, how)}
     outside = {name for name, places in held.readers.items() if any(not at[0] <= n < at[1] for n in places)}
     return frozenset(read - outside)
 
 
-def summed_whole(held: HeldParameters, at: tuple[int, int], rank: int) -> HeldParameters:
-    """The others; all where none go as factors."""
-    if not rank:
+def goes_compressed(held: HeldParameters, name: str, how: Compression) -> bool:
+    """Whether a parameter's gradient does where one stage has it (``runtime.parallel.gradient_buckets``)."""
+    return how.takes(held.shapes[name]) and (how.linear or not held.summed.get(name))
+
+
+def summed_whole(held: HeldParameters, at: tuple[int, int], how: Compression | None) -> HeldParameters:
+    """The others; all where none go compressed."""
+    if how is None:
         return held
-    names = factored(held, at, rank)
+    names = compressed(held, at, how)
     return replace(held, segments=tuple(tuple(p for p in each if p[0] not in names) for each in held.segments))
 
 
-def low_rank_cost(data: DataAxis, held: HeldParameters, at: tuple[int, int]) -> LowRankCost | None:
-    """The gradients of a run of segments that go as factors; None where there are none."""
+def cost_of_compressed(data: DataAxis, held: HeldParameters, at: tuple[int, int]) -> CompressedCost | None:
+    """Of the gradients of a run of segments that go so; None where there are none."""
     kinds: dict[str, Counter[tuple[int, ...]]] = {}
-    for name in factored(held, at, data.low_rank) if data.low_rank else ():
+    if data.compressed is None:
+        return None
+    for name in compressed(held, at, data.compressed):
         kinds.setdefault(data.group(held.summed.get(name, ())), Counter())[held.shapes[name]] += 1
-    return LowRankCost(kinds, data.low_rank, gradient_itemsize(data, held)) if kinds else None
+    return compressed_cost(kinds, data.compressed, gradient_itemsize(data, held)) if kinds else None
 
 
 def gradient_itemsize(data: DataAxis, held: HeldParameters) -> int:
@@ -92,13 +100,12 @@ def gradient_itemsize(data: DataAxis, held: HeldParameters) -> int:
 
 def left_out(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[float, ...]]:
     """([segments] bytes of what compression keeps beside parameters, the same of each that several read)."""
-    if not data.low_rank:
+    how = data.compressed
+    if how is None:
         return np.zeros(len(held.segments)), (0.0,) * len(held.ties)
     itemsize = gradient_itemsize(data, held)
     sizes = {
-        name: float(kept_bytes([held.shapes[name]], data.low_rank, itemsize))
-        if is_factored(held.shapes[name], data.low_rank)
-        else 0.0
+        name: kept_bytes(held.shapes[name], how, itemsize, data.size) if goes_compressed(held, name, how) else 0.0
         for segment in held.segments
         for name, _ in segment
     }

@@ -203,7 +203,7 @@ def bucketed(loads: StageModel, stages: Sequence[StageChoice], total: float) -> 
     data = loads.data
     if data.zero:
         return 0.0
-    if data.low_rank:
+    if data.compressed:
         return data.gradient_share * sum(
             sum(unit.values()) for stage in stages for unit in loads.unit_bytes((stage.first, stage.last))
         )

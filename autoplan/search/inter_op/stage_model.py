@@ -15,7 +15,7 @@ from autoplan.cost.step import held_microbatches, receives_ahead, update_s
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
-from autoplan.search.inter_op.data_shares import gathered_bytes, left_out, low_rank_cost, shard_share, summed_whole
+from autoplan.search.inter_op.data_shares import cost_of_compressed, gathered_bytes, left_out, shard_share, summed_whole
 from autoplan.search.inter_op.rank_excess import padded
 from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, Summed, prefix
 from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
@@ -295,16 +295,17 @@ class StageModel:
     def priced_once_s(self, at: Interval) -> tuple[float, float, float, float]:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
-        units, low_rank = self.unit_bytes(at), low_rank_cost(self.data, self.chain.held, at)
+        units, sent = self.unit_bytes(at), cost_of_compressed(self.data, self.chain.held, at)
         spent_s, hidden_s = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at))
         sums = self.summed_bytes(at).items()
         summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums) + self.tied_s(at)
         elsewhere = self.elsewhere_bytes(at)
         updated = (parameters - elsewhere) * self.data.optimizer_share
-        factored = parameters - sum(sum(unit.values()) for unit in units)
-        local_s = update_s(updated, self.passes, self.data, self.states) + self.data.copies_once_s(parameters, factored)
-        if low_rank is not None:
-            spent_s, local_s = spent_s + low_rank.sums_s(self.data.prices), local_s + low_rank.local_s(self.data.prices)
+        compressed = parameters - sum(sum(unit.values()) for unit in units)
+        copies_s = self.data.copies_once_s(parameters, compressed)
+        local_s = update_s(updated, self.passes, self.data, self.states) + copies_s
+        if sent is not None:
+            spent_s, local_s = spent_s + sent.sums_s(self.data.prices), local_s + sent.local_s(self.data.prices)
         local_s += self.whole.seconds(parameters, elsewhere, self.data) if self.whole is not None else 0.0
         return spent_s, hidden_s, summed_s, local_s
 
@@ -337,8 +338,8 @@ class StageModel:
 
     def unit_bytes(self, at: Interval) -> list[dict[Summed, float]]:
         """Bytes of the trained parameters that each segment is the first to read, where there are any, by the operator
-        axes over which their gradients are summed; those that go as factors of low rank aside."""
-        return [unit for unit in summed_whole(self.chain.held, at, self.data.low_rank).first_reads(at) if unit]
+        axes over which their gradients are summed; those that go compressed aside."""
+        return [unit for unit in summed_whole(self.chain.held, at, self.data.compressed).first_reads(at) if unit]
 
     def unit_pairs(self, at: Interval) -> list[tuple[dict[Summed, float], dict[Summed, float]]]:
         """Of each segment that is the first to read parameters that ZeRO gathers: (trained ones, the others)."""

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoplan.cost.interleaved import deals_rounds
+from autoplan.ir.buckets import Compression
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import CONTEXT, TENSOR, Mesh, replicated
 from autoplan.option_values import CP_ATTENTION
@@ -50,7 +51,7 @@ class Candidate:
     dp_replicate    replicas along dp of what ZeRO shards over the rest of it
     versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
     gossip          the graph on which replicas that step by themselves meet their neighbours; "": all are averaged
-    low_rank        of the factors as which gradients go over the data axis (PowerSGD); 0: they are summed whole
+    compressed      how gradients go over the data axis; None: they are summed whole
     """
 
     pp: int
@@ -73,7 +74,7 @@ class Candidate:
     dp_replicate: int = 1
     folds: tuple[str, ...] = ()
     outer_optimizer: str = ""
-    low_rank: int = 0
+    compressed: Compression | None = None
     gossip: str = ""
 
     @property
@@ -209,7 +210,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                             pp, outer, tp, rows * folding.data, microbatches, zero, schedule, recompute,
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
                             pinned.local_steps or 1, 1 + pinned.two_versions, folding.data, cp, attention, replicas,
-                            folding.beside, pinned.outer_optimizer or "", pinned.low_rank, pinned.gossip or "",
+                            folding.beside, pinned.outer_optimizer or "", pinned.compressed, pinned.gossip or "",
                         )  # fmt: skip
 
 
@@ -225,7 +226,7 @@ def foldings(
             ways = (tp, *whole) if pinned.etp is None else (pinned.etp,)
             for etp in dict.fromkeys(ways):
                 folding = fold(dp, cp, tensor or (tp,), ep, etp)
-                meets = pinned.steps_locally or pinned.low_rank  # what several replicas have to do
+                meets = pinned.steps_locally or pinned.compressed  # what several replicas have to do
                 if folding is not None and not (meets and dp == folding.data):
                     yield (pp, dp, cp, tp), (tensor, folding)
 

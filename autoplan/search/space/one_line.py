@@ -40,11 +40,16 @@ CP_WORDS: Mapping[str, str] = {
     "ring": "context by rows, keys and values round a ring",
 }  # fmt: skip
 """How attention is split over the context's axis."""
+COMPRESSION_WORDS: Mapping[str, str] = {
+    "powersgd": "PowerSGD", "int8": "int8 gradients", "topk": "top-k", "1bit": "1-bit Adam",
+}  # fmt: skip
+"""How gradients over the data axis are compressed."""
 FIELDS: Mapping[str, object] = {
     "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "pipeline_schedule": "", "virtual_stages": 1,
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "",
+    "compression_rate": 1.0,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -167,7 +172,9 @@ def _phrases() -> Iterator[Phrase]:
     yield phrase(graph, lambda m: {"gossip": m[1].lower(), **({"local_steps": int(m[2])} if m[2] else {})})
     powersgd = {"compression": "powersgd"}
     yield phrase(r"PowerSGD of rank (\d+)", lambda m: {**powersgd, "compression_rank": int(m[1])})
-    yield word("compression", "PowerSGD", "powersgd")
+    topk = {"compression": "topk"}
+    yield phrase(r"top-k of ([\d.]+(?:e-\d+)?)", lambda m: {**topk, "compression_rate": float(m[1])})
+    yield from (word("compression", words, kind) for kind, words in COMPRESSION_WORDS.items())
     yield phrase(rf"recompute ({'|'.join(RECOMPUTE)})", lambda m: {"recompute": m[1].lower()})
     yield phrase(r"recompute (\d+) of (\d+) blocks(?: \((all|\d+) selectively\))?", _recomputed)
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autoplan.arguments.values import is_number
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
@@ -20,6 +21,11 @@ from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 
 Conflict = tuple[object, str, str, str]
 """Whether it is there, what is given, why that can't be, and the remedy."""
+OF_ONE_KIND = (
+    ("compression_rank", "powersgd", "factors of low rank have one"),
+    ("compression_rate", "topk", "it is the share of elements that top-k sends"),
+)
+"""Fields of one compression alone, which it is, and why."""
 
 
 def check_pinned(limits: SpaceLimits, pinned: Parallelism) -> None:
@@ -49,7 +55,7 @@ def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
     if isinstance(training, Training):
         raise_first(compressed_training(pinned, training))
     elif pinned.asynchronous:
-        given = "compression" if pinned.low_rank else "pipeline_schedule"
+        given = "compression" if pinned.compression else "pipeline_schedule"
         given = "gossip" if pinned.gossip else "local_steps" if pinned.steps_locally else given
         cause = "it says when weights are updated, and a forward alone updates none"
         raise ParallelismError(f"{given}={getattr(pinned, given)!r} with Inference()", cause, "leave it out")
@@ -131,21 +137,27 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
 
 
 def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
-    """What gradients that go as factors can't go with."""
+    """What gradients that go compressed can't go with."""
     what = f"compression={pinned.compression!r}"
+    for field, kind, why in OF_ONE_KIND:
+        yield (
+            getattr(pinned, field) and pinned.compression != kind, f"{field}={getattr(pinned, field)}",
+            f"{why}, and compression={pinned.compression!r}", f"give compression={kind!r}, or leave it out",
+        )  # fmt: skip
+    how, rate = pinned.compressed, pinned.compression_rate
     yield (
-        pinned.compression_rank and not pinned.compression, f"compression_rank={pinned.compression_rank}",
-        "nothing is compressed", "give compression='powersgd', or leave it out",
+        rate is not None and not (is_number(rate) and 0 < rate <= 1), f"compression_rate={rate!r}",
+        "it is the share of elements that are sent", "give for example 0.01",
     )  # fmt: skip
-    if not pinned.compression:
+    if how is None:
         return
     yield (
         pinned.zero, f"{what} with zero={pinned.zero}",
-        "fully_shard sums gradients itself, each rank its part, and has no factors of them", "use zero=0",
+        "fully_shard sums gradients itself, each rank its part, whole", "use zero=0",
     )  # fmt: skip
     yield (
         pinned.offload in (*OF_OPTIMIZER, "parameters"), f"{what} with offload={pinned.offload!r}",
-        "what the factors leave out lies beside the gradients, on the device", "leave offload out",
+        "what it takes and leaves out lies beside the gradients, on the device", "leave offload out",
     )  # fmt: skip
     yield (
         pinned.steps_locally, f"{what} with local_steps={pinned.local_steps} or gossip={pinned.gossip!r}",
@@ -155,11 +167,16 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         pinned.two_versions, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
         "with gradients of older weights there is no rule of it", "use one or the other",
     )  # fmt: skip
+    for name, size in () if how.linear else (("cp", pinned.cp), ("ep", pinned.ep)):
+        yield (
+            (size or 1) > 1, f"{what} with {name}={size}",
+            "it compresses the gradient of a replica's rows, of which each rank there has a part", f"give {name}=1",
+        )  # fmt: skip
     yield pinned.dp == 1, f"{what} with dp=1", "no gradient goes over the data axis", "give dp=2 or more"
 
 
 def compressed_training(pinned: Parallelism, training: Training) -> Iterator[Conflict]:
-    """What of a training gradients that go as factors can't go with."""
+    """What of a training gradients that go compressed can't go with."""
     if not pinned.compression:
         return
     what = f"compression={pinned.compression!r}"
@@ -173,7 +190,30 @@ def compressed_training(pinned: Parallelism, training: Training) -> Iterator[Con
     )  # fmt: skip
     yield (
         training.reduce_dtype, f"{what} with reduce_dtype={training.reduce_dtype!r}",
-        "the factors are summed as gradients are stored", "use one or the other",
+        "what is sent is added up as gradients are stored", "use one or the other",
+    )  # fmt: skip
+    if pinned.compression == "1bit":
+        yield from one_bit_training(what, training)
+
+
+def one_bit_training(what: str, training: Training) -> Iterator[Conflict]:
+    """What of a training 1-bit Adam can't go with."""
+    start = training.compression_start
+    yield (
+        training.optimizer not in ("adam", "adamw"), f"{what} with optimizer={training.optimizer!r}",
+        "it sends Adam's momentum", "use adamw or adam",
+    )  # fmt: skip
+    yield (
+        training.clip_grad_norm, f"{what} with clip_grad_norm={training.clip_grad_norm}",
+        "what is sent is a momentum, whose change isn't a gradient's norm", "leave it out",
+    )  # fmt: skip
+    yield (
+        start == 0, f"{what} with compression_start=0", "before the first update there is no variance to freeze",
+        "give 15 to 25% of the training's steps",
+    )  # fmt: skip
+    yield (
+        training.optimizer_options, f"{what} with optimizer_options={dict(training.optimizer_options)!r}",
+        "its own Adam has a learning rate, betas, eps and a weight decay alone", "leave them out",
     )  # fmt: skip
 
 

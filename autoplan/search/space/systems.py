@@ -59,9 +59,9 @@ def gossip(cluster: ClusterSpec) -> Parallelism:
     return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, gossip="exponential")
 
 
-def powersgd(cluster: ClusterSpec) -> Parallelism:
-    """Plain data parallel, gradients as two factors of low rank (Vogels et al. 2019)."""
-    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, compression="powersgd")
+def compressed(kind: str) -> Callable[[ClusterSpec], Parallelism]:
+    """Plain data parallel, gradients compressed (``runtime.parallel.compression``)."""
+    return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, compression=kind)
 
 
 def hybrid(cluster: ClusterSpec) -> Parallelism:
@@ -142,12 +142,15 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "diloco": diloco,
     "pipedream-2bw": pipeline("pipedream-2bw"),
     "gossip": gossip,
-    "powersgd": powersgd,
+    "powersgd": compressed("powersgd"),
+    "int8": compressed("int8"),
+    "topk": compressed("topk"),
+    "1bit-adam": compressed("1bit"),
 }
 
 LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
 OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
-ASYNCHRONOUS = ("local-sgd", "diloco", "pipedream-2bw", "gossip", "powersgd")
+ASYNCHRONOUS = ("local-sgd", "diloco", "pipedream-2bw", "gossip", "powersgd", "int8", "topk", "1bit-adam")
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 
 CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor parallel in the node", "tensor-parallel"))

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from autoplan.runtime.ops.attention.heads import grouped_query_attention
-from autoplan.runtime.parallel.powersgd import orthonormal
+from autoplan.runtime.parallel.compression.powersgd import orthonormal
 from tests.bench.gpu.clock import peak_bytes, seconds
 from tests.bench.gpu.measured import GB
 from tests.bench.gpu.result import Result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -12,6 +13,8 @@ from autoplan import Parallelism, Training
 ROWS, LENGTH = 16, 256
 TRAINING = Training(optimizer="adamw", precision="fp32", learning_rate=1e-4)
 AUTO = "auto"
+COMPRESSED = ("powersgd", "int8", "topk", "1bit")
+"""Gradients whose steps aren't one device's: plans that auto never takes, and isn't compared with."""
 
 PLANS: Mapping[str, Parallelism | str] = {
     AUTO: AUTO,
@@ -37,8 +40,17 @@ PLANS: Mapping[str, Parallelism | str] = {
     "pipeline, one microbatch": Parallelism(
         dp=1, tp=1, pp=4, micro_batch=16, pipeline_schedule="gpipe", recompute="none"
     ),
+    **{
+        kind: Parallelism(dp=4, tp=1, pp=1, zero=0, micro_batch=4, recompute="none", compression=kind)
+        for kind in COMPRESSED
+    },
 }
 """Each pins what makes it that plan; ``auto`` pins nothing."""
+
+
+def training_of(name: str) -> Training:
+    """Of a plan by its name: 1-bit Adam's only step of warm-up isn't timed."""
+    return replace(TRAINING, compression_start=1) if name == "1bit" else TRAINING
 
 
 def small_llama() -> LlamaForCausalLM:

@@ -31,6 +31,7 @@ from tests.bench.systems.ranks import FirstSteps, Train, run
 from tests.bench.systems.reference import GRADIENTS, References
 from tests.support.planning import parallelize_unproved
 
+WARM_UP = 2  # of 1-bit Adam
 STALE_STEPS = 6  # of an asynchronous system: its replicas meet, its versions follow one another
 
 
@@ -118,13 +119,15 @@ def check(pools: Mapping[int, RankPool], known: References, system: str, model: 
 
 
 def planned(known: References, system: str, model: str) -> Plan:
-    """Of replicas that would meet after the steps here, one whose replicas meet twice in them."""
+    """Of replicas that would meet after the steps here, one whose replicas meet twice in them; of 1-bit Adam one whose
+    warm-up is a part of them."""
     module, batch, loss_fn = known.make(model)
     cluster = cases.cluster_of(cases.ranks_of(system))
     asked = resolve(system, ClusterSpec.of(cluster))
     often = replace(asked, local_steps=STALE_STEPS // 3) if (asked.local_steps or 1) > STALE_STEPS else system
+    training = replace(known.training, compression_start=WARM_UP if asked.compression == "1bit" else None)
     return parallelize_unproved(
-        module, cluster, batch, loss_fn=loss_fn, training=known.training, parallelism=often
+        module, cluster, batch, loss_fn=loss_fn, training=training, parallelism=often
     )
 
 

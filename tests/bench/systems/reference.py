@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,10 +22,12 @@ from tests.bench.systems.mixed import Steps
 from tests.bench.systems.ranks import Batch, FirstSteps, run
 from tests.support import zoo
 from tests.support.asynchronous import Diloco, Gossip, How, Meet, Simulated, local_sgd, two_versions
-from tests.support.compressed import boxes_of, powersgd
+from tests.support.compressed import FrozenAdam, boxes_of, compressed, replicas_of
+from tests.support.compressed import Run as Compressing
 from tests.support.planning import parallelize_unproved
 
 LOSSES, GRADIENTS = 32, 4
+CAUSAL = ("llama", "gpt2")  # whose module shifts labels by a token
 """Batches over which distances in bf16-mixed are taken: each has one loss, but many elements of gradients."""
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 
@@ -86,8 +89,11 @@ class References:
         rate = self.training.learning_rate
         how = How(optimizer=lambda one: torch.optim.AdamW(one.parameters(), lr=rate))
         chosen = plan.record.chosen
-        if chosen.parallelism.low_rank:
-            return powersgd(module.double(), batches, boxes_of(plan), how)
+        if chosen.parallelism.compressed:
+            replicas, start = replicas_of(plan, shifted=model in CAUSAL), plan.record.training.compression_start or 0
+            if chosen.parallelism.compression == "1bit":
+                how = replace(how, optimizer=lambda one: FrozenAdam(one, start, rate))
+            return compressed(module.double(), batches, boxes_of(plan), how, replicas, Compressing(start))
         if not chosen.parallelism.steps_locally:
             return two_versions(module.double(), batches, how)
         replicas, every = chosen.parallelism.dp, chosen.parallelism.local_steps or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from subprocess import CalledProcessError
 
@@ -75,9 +75,10 @@ class Trainings:
     def export(self, case: Case) -> None:
         """Plans the case for two nodes; a problem is kept."""
         module, batch, loss_fn = cases.made(case.model)
+        training = replace(TRAINING, compression_start=1) if case.system == "1bit-adam" else TRAINING
         try:
             plan = parallelize_alone(
-                module, f"2x{self.processes} cpu", batch, loss_fn=loss_fn, training=TRAINING, parallelism=case.pinned
+                module, f"2x{self.processes} cpu", batch, loss_fn=loss_fn, training=training, parallelism=case.pinned
             )
         except AutoplanError as error:
             self.problems[case] = f"{type(error).__name__}: {error}"

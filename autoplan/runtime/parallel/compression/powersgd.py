@@ -14,8 +14,8 @@ all P together and of all Q. The sum of E_w over the ranks is all that later ste
 gradients come of one matrix and one error (the authors' lemma on linearity): that is what verification compares with,
 and what a checkpoint holds, for any data axis.
 
-torch's ``powerSGD_hook`` computes the same gradients. It isn't used here: it takes buckets of DistributedDataParallel,
-keeps errors by a bucket's number, which another plan doesn't share, and waits for the device in each step.
+torch's ``powerSGD_hook`` computes the same gradients. It isn't used here (``compressor`` has why), and waits for the
+device in each step.
 """
 
 import hashlib
@@ -27,25 +27,18 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from autoplan.ir.buckets import matrix_of
+from autoplan.runtime.parallel.compression.compressor import FACTOR, Compressor, shape_of
 from autoplan.runtime.parallel.own_box import Part
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
-ERROR, FACTOR = "error", "factor"
-"""The kinds of what a checkpoint has: of a parameter the sum of the ranks' errors, of a box of it Q."""
 
-
-class LowRankSums:
-    """The gradients of one group that are matrices, on one rank.
-
-    held    their parameters, whose gradients lie where the backward writes them
-    group   over which they are summed
-    errors  E_w of each, in its shape
-    """
+class LowRankSums(Compressor):
+    """The gradients of one group that are matrices, on one rank; ``errors``: E_w of each, in its shape."""
 
     def __init__(self, held: Sequence[ShardedParameter], group: ProcessGroup, rank: int, seed: int) -> None:
-        self.held, self.group, self.rank, self.seed = sorted(held, key=shape_of), group, rank, seed
+        super().__init__(held, group)
+        self.rank, self.seed = rank, seed
         self.sizes = [matrix_of(shape_of(h)) for h in self.held]
-        self.errors = [torch.zeros_like(h.values, device=h.parameter.device) for h in self.held]
         like = self.errors[0]
         self.sent = like.new_empty(sum(n * rank for n, _ in self.sizes) + len(self.held))
         self.lefts = views(self.sent, [(n, rank) for n, _ in self.sizes])
@@ -55,22 +48,21 @@ class LowRankSums:
         self.begin()
 
     @property
-    def keys(self) -> list[str]:
-        """What a checkpoint knows each Q by: the parameter, and the box of it that this rank has."""
-        return [f"{FACTOR}/{h.name}/{box_text(h.part)}" for h in self.held]
+    def factors(self) -> dict[str, Tensor]:
+        """Each Q, by the parameter and the box of it that this rank has."""
+        keys = [f"{FACTOR}/{h.name}/{box_text(h.part)}" for h in self.held]
+        return dict(zip(keys, self.rights, strict=True))
 
     @torch.no_grad()
     def begin(self, keys: Sequence[str] | None = None) -> None:
         """Draws every Q, or those of these keys. Errors are zero where all are drawn."""
-        for key, error, right, held in zip(self.keys, self.errors, self.rights, self.held, strict=True):
-            if keys is None:
-                error.zero_()
+        super().begin(keys)
+        for (key, right), held in zip(self.factors.items(), self.held, strict=True):
             if keys is None or key in keys:
                 right.copy_(first_factor(held.name, held.part, self.rank, self.seed, right.dtype))
 
     @torch.no_grad()
     def sum_up(self) -> None:
-        """Gives every parameter its gradient; one that no rank had a gradient of stays without, and keeps its error."""
         matrices = [error.view(size) for error, size in zip(self.errors, self.sizes, strict=True)]
         missing, rights = any(h.parameter.grad is None for h in self.held), self.rights
         self.had.fill_(1)
@@ -102,16 +94,6 @@ class LowRankSums:
             together = orthonormal(torch.stack(self.lefts[first:last]))
             for left, one in zip(self.lefts[first:last], together, strict=True):
                 left.copy_(one)
-
-    def add_up(self) -> None:
-        """Makes every error the sum of all ranks'; every rank calls it, and ``share_out`` after it."""
-        for error in self.errors:
-            dist.all_reduce(error, group=self.group)
-
-    def share_out(self) -> None:
-        """Has each rank hold its share of such a sum."""
-        for error in self.errors:
-            error.div_(self.group.size())
 
 
 def orthonormal(columns: Tensor) -> Tensor:
@@ -146,10 +128,6 @@ def first_factor(name: str, part: Part, rank: int, seed: int, dtype: torch.dtype
 def box_text(part: Part) -> str:
     """``0:64,128:256``: the indices along each dim."""
     return ",".join(f"{start}:{start + size}" for start, size in zip(part.start, part.shape, strict=True))
-
-
-def shape_of(held: ShardedParameter) -> tuple[int, ...]:
-    return tuple(held.values.shape)
 
 
 def views(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:

@@ -11,16 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed_program import Lowered, StoredParameter
-from autoplan.lower.after_search import program_of
 from autoplan.options import Training
 from autoplan.runtime.optim.optimizer import build_optimizer
-from autoplan.runtime.parallel.gradient_buckets import goes_as_factors
-from autoplan.runtime.parallel.own_box import Part, part_of
-from autoplan.runtime.parallel.powersgd import first_factor
-from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.trace.checks.modes import set_modes, wholly_evaluated
 from autoplan.verify.compare import Run
+from autoplan.verify.one_process.compressed_steps import Compressed, train_compressed
+from autoplan.verify.one_process.replica_gradients import replica_rows
 from autoplan.verify.reference import backward, gradients_of, parts_of, state_of, update
 
 Batch = Mapping[str, Tensor]
@@ -31,9 +27,9 @@ Meet = Callable[[Sequence[nn.Module], Sequence[torch.optim.Optimizer], int], Non
 def train_by_rule(
     module: nn.Module, loss_fn: Callable | None, batch: Batch, training: Training, record: PlanRecord, steps: int
 ) -> Run:
-    """``steps`` optimizer steps on one batch, in float64: local SGD's, PipeDream-2BW's or PowerSGD's (see
-    ``runtime.optim.asynchronous`` and ``runtime.parallel.powersgd``). Of local SGD's replicas the loss, the gradients
-    and the parameters are the mean."""
+    """``steps`` optimizer steps on one batch, in float64: local SGD's, PipeDream-2BW's or a compression's (see
+    ``runtime.optim.asynchronous`` and ``runtime.parallel.compression``). Of local SGD's replicas the loss, the
+    gradients and the parameters are the mean."""
     parallelism, microbatches = record.chosen.parallelism, record.chosen.microbatches
     set_modes(module, training=True, switched=wholly_evaluated(module))
 
@@ -47,15 +43,13 @@ def train_by_rule(
         meet = Outer(module, training).meet if parallelism.outer_optimizer else average
         meet = partial(gossip, parallelism.gossip) if parallelism.gossip else meet
         return train_replicas(module, loss_of, rows, training, parallelism.local_steps or 1, steps, meet)
-    if parallelism.low_rank:
-        return train_compressed(module, loss_of, batch, training, Compressed(module, record, training.seed), steps)
+    if parallelism.compressed:
+
+        def one_loss(one: nn.Module, rows: Batch) -> float:
+            return backward(one, loss_fn, rows, training)
+
+        return train_compressed(module, one_loss, batch, training, Compressed(module, record, training.seed), steps)
     return train_on_older(module, loss_of, batch, training, steps)
-
-
-def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[str, Tensor]]:
-    """Each replica's rows of a batch: its share of each microbatch (``runtime.data.microbatches``)."""
-    shares = {name: [part.chunk(replicas) for part in value.chunk(microbatches)] for name, value in batch.items()}
-    return [{name: torch.cat([s[r] for s in parts]) for name, parts in shares.items()} for r in range(replicas)]
 
 
 def train_replicas(
@@ -115,63 +109,6 @@ def train_on_older(
             gradients = gradients_of(module)
         put(module, newest)
         older = newest
-        update(module, optimizer, training)
-    return Run(tuple(losses), gradients, state_of(module))
-
-
-class Compressed:
-    """PowerSGD of the whole batch's gradients with one error for each, which all ranks' compression comes to.
-
-    parts  of a parameter of the user's module its name, the box of it that is a matrix by itself, the factor Q
-    """
-
-    def __init__(self, module: nn.Module, record: PlanRecord, seed: int) -> None:
-        self.module, self.parameters = module, dict(module.named_parameters(remove_duplicate=False))
-        lowered, rank = program_of(record), record.chosen.parallelism.low_rank
-        spec = ProgramSpec(lowered, record.chosen.parallelism, Training())
-        self.parts: list[tuple[str, tuple[slice, ...], Tensor]] = []
-        for stored in lowered.parameters:
-            if not goes_as_factors(spec, stored):
-                continue
-            for part in boxes(stored, lowered):
-                place = part.shifted(stored.dim, stored.start) if stored.dim >= 0 else part
-                factor = first_factor(stored.name, part, rank, seed, torch.float64)
-                self.parts.append((stored.source, place.slices, factor))
-        self.errors = [torch.zeros_like(self.parameters[name][box]) for name, box, _ in self.parts]
-
-    def __call__(self) -> None:
-        """Has every gradient be what is sent of it."""
-        for (name, box, factor), error in zip(self.parts, self.errors, strict=True):
-            gradient = self.parameters[name].grad
-            if gradient is not None:
-                matrix = (gradient[box] + error).flatten(1)
-                left = torch.linalg.qr(matrix @ factor).Q
-                factor.copy_(matrix.t() @ left)
-                sent = left @ factor.t()
-                error.copy_((matrix - sent).view_as(error))
-                gradient[box] = sent.view_as(error)
-
-
-def boxes(stored: StoredParameter, lowered: Lowered) -> list[Part]:
-    """Those of a parameter that ranks hold."""
-    mesh = lowered.mesh
-    ranks = [{axis.name: mesh.coordinate(rank, axis.name) for axis in mesh.device_axes} for rank in range(mesh.devices)]
-    return list(dict.fromkeys(part_of(stored.type.shape, stored.layout, mesh, rank) for rank in ranks))
-
-
-def train_compressed(
-    module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], batch: Batch, training: Training,
-    compressed: Compressed, steps: int,
-) -> Run:  # fmt: skip
-    """One device's steps, with gradients as they come out of compression."""
-    optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
-    losses: list[float] = []
-    gradients: dict[str, Tensor] = {}
-    for step in range(steps):
-        optimizer.zero_grad()
-        losses.append(loss_of(module, batch))
-        compressed()
-        gradients = gradients_of(module) if step == 0 else gradients
         update(module, optimizer, training)
     return Run(tuple(losses), gradients, state_of(module))
 

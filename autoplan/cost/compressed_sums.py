@@ -1,0 +1,57 @@
+"""What every compression of gradients takes on a rank: messages, and what it computes around them."""
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autoplan.cost.prices import Prices
+from autoplan.ir.buckets import Compression
+from cost_models.compute import eager_seconds
+
+Shape = tuple[int, ...]
+Message = tuple[str, int]
+"""A kind of collective, and the bytes that it is known by: of a gather the result's."""
+
+
+@dataclass(frozen=True)
+class CompressedCost(ABC):
+    """The gradients of a stage that go compressed.
+
+    kinds     by the axes of their group how many there are of each local shape
+    how       they are compressed
+    itemsize  bytes of an element of a gradient as it is stored
+    """
+
+    kinds: Mapping[str, Mapping[Shape, int]]
+    how: Compression
+    itemsize: int
+
+    @abstractmethod
+    def messages(self, axes: str, ranks: int) -> tuple[Message, ...]:
+        """Over the ranks along these axes, in the order in which they go."""
+
+    @abstractmethod
+    def local_s(self, prices: Prices) -> float:
+        """Seconds of what a rank computes."""
+
+    def sent(self, axes: str, prices: Prices) -> tuple[Message, ...]:
+        """Over these axes, on the mesh of a price list."""
+        return self.messages(axes, math.prod(prices.mesh.size(axis) for axis in axes.split(",")))
+
+    def sums_s(self, prices: Prices) -> float:
+        """Seconds of the messages of all groups: they wait for the backward, and for one another."""
+        return sum(
+            prices.collective_s(kind, size, axes) for axes in self.kinds for kind, size in self.sent(axes, prices)
+        )
+
+    def streamed_s(self, passes: Iterable[float], elements: float, prices: Prices) -> float:
+        """Seconds of kernels that go so often over as many elements of a gradient; none is compiled."""
+        size, device = self.itemsize * elements, prices.device
+        return sum(float(eager_seconds(prices.cold_s(each * size), device)) for each in passes)
+
+    @property
+    def shapes(self) -> Counter[Shape]:
+        """Of all groups."""
+        return sum((Counter(shapes) for shapes in self.kinds.values()), Counter())

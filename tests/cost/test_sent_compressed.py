@@ -1,0 +1,76 @@
+"""The prices of int8, 1-bit Adam and top-k: the bytes of what the runtime sends and keeps, where they pay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autoplan.rules.builtin  # noqa: F401  registers the rules
+from autoplan.cluster import ClusterSpec
+from autoplan.cost.sent_compressed import compressed_cost, kept_bytes, together
+from autoplan.ir.buckets import BLOCK, Compression
+from autoplan.options import Parallelism, Training
+from autoplan.runtime.parallel.compression.kinds import compressor
+from autoplan.runtime.parallel.own_box import whole
+from autoplan.search.entry import search
+from autoplan.search.predict import COMPRESSED
+from tests.support.hand_made import mlp
+
+SHAPES, RANKS = ((48, 32), (48, 32), (16, 70), (8, 4, 12)), 3
+INT8, SIGNS, TOP_K = Compression("int8"), Compression("1bit"), Compression("topk", rate=0.05)
+
+
+def made(how: Compression) -> Any:
+    held: Any = [
+        SimpleNamespace(name=str(n), part=whole(shape), parameter=p, values=p.detach())
+        for n, (shape, p) in enumerate((shape, nn.Parameter(torch.zeros(shape))) for shape in SHAPES)
+    ]  # fmt: skip
+    group: Any = SimpleNamespace(size=lambda: RANKS, rank=lambda: 1)
+    return compressor(how, held, group, 0)
+
+
+def test_bytes_are_those_that_the_runtime_sends_and_keeps() -> None:
+    kinds = {"dp": Counter(SHAPES)}
+    int8, signs, top_k = made(INT8), made(SIGNS), made(TOP_K)
+    for how, sums in ((INT8, int8), (SIGNS, signs)):
+        sizes = (("all-to-all", sums.sent.numel()), ("all-gather", sums.sent.numel() + RANKS * len(SHAPES)))
+        assert compressed_cost(kinds, how, 4).messages("dp", RANKS) == sizes
+    assert compressed_cost(kinds, TOP_K, 4).messages("dp", RANKS) == (("all-gather", RANKS * sum(top_k.parts)),)
+    tensors = {INT8: (int8.sent, int8.elements, int8.added)}
+    tensors[SIGNS] = (*signs.errors, signs.sent, signs.elements, signs.added, signs.left)
+    tensors[TOP_K] = (*top_k.errors, torch.zeros(RANKS * sum(top_k.parts), dtype=torch.uint8), top_k.begins)
+    for how, there in tensors.items():
+        priced, kept = sum(kept_bytes(shape, how, 4, RANKS) for shape in SHAPES), sum(x.nbytes for x in there)
+        filled = 2 * RANKS * (BLOCK + len(SHAPES)) * 4
+        assert abs(priced - kept) < filled, "blocks that fill up the last share, and flags"
+
+
+def test_stages_of_a_rank_send_as_one() -> None:
+    """Blocks that fill up a rank's share are there once."""
+    each = [compressed_cost({"dp": Counter([shape])}, INT8, 4) for shape in SHAPES]
+    sent = together(each).messages("dp", 4)
+    assert sent == compressed_cost({"dp": Counter(SHAPES)}, INT8, 4).messages("dp", 4)
+    assert sent[0][1] < sum(one.messages("dp", 4)[0][1] for one in each)
+
+
+@pytest.mark.parametrize(("kind", "sent", "kept"), [("int8", 0.52, 0.79), ("topk", 0.042, 1.1)])
+def test_they_pay_on_a_slow_network_and_take_memory(kind: str, sent: float, kept: float) -> None:
+    """``sent``, ``kept``: at most, for each byte of the gradients."""
+
+    def planned(compression: str | None) -> Any:
+        pinned = Parallelism(dp=2, tp=1, pp=1, zero=0, compression=compression)
+        cluster = ClusterSpec.parse("2x1 h100-sxm network=ethernet-10g")
+        model = mlp(batch=256, width=2048, hidden=8192, layers=2)
+        return search(model, cluster, Training(), pinned)[0].predicted
+
+    plain, less = planned(None), planned(kind)
+    assert less.step_time_s < 0.6 * plain.step_time_s
+    gradients = plain.peak_bytes[0].gradients
+    assert 0.9 * sent * gradients < sum(c.bytes for c in less.collectives if c.where == COMPRESSED) < sent * gradients
+    more = less.peak_bytes[0].parameters - plain.peak_bytes[0].parameters
+    assert 0.9 * kept * gradients < more < kept * gradients
