@@ -301,9 +301,8 @@ class StageModel:
         summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums) + self.tied_s(at)
         elsewhere = self.elsewhere_bytes(at)
         updated = (parameters - elsewhere) * self.data.optimizer_share
-        compressed = parameters - sum(sum(unit.values()) for unit in units)
-        copies_s = self.data.copies_once_s(parameters, compressed)
-        local_s = update_s(updated, self.passes, self.data, self.states) + copies_s
+        local_s = self.data.copies_once_s(parameters, parameters - sum(sum(unit.values()) for unit in units))
+        local_s += update_s(updated, self.passes, self.data, self.states)
         if sent is not None:
             spent_s, local_s = spent_s + sent.sums_s(self.data.prices), local_s + sent.local_s(self.data.prices)
         local_s += self.whole.seconds(parameters, elsewhere, self.data) if self.whole is not None else 0.0
