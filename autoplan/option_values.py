@@ -10,6 +10,7 @@ REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
 OUTER_OPTIMIZERS = ("nesterov",)
 GOSSIP = ("ring", "exponential")
+COMPRESSIONS = ("powersgd", "int8", "topk", "1bit")
 RANDOMNESS = ("global", "per-rank")
 SHAPES = ("constant", "linear", "cosine")
 ELEMENTWISE = (

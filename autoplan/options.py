@@ -11,11 +11,12 @@ from autoplan.arguments.keywords import keywords, shown
 from autoplan.arguments.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
 from autoplan.arguments.values import Settings, is_number, is_pair, is_whole, settings
 from autoplan.errors import ParallelismError
-from autoplan.ir.buckets import COMPRESSIONS, Compression, compression
+from autoplan.ir.buckets import Compression, compression
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_groups
 from autoplan.option_values import (
+    COMPRESSIONS,
     CP_ATTENTION,
     GOSSIP,
     OFFLOADS,

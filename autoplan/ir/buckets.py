@@ -18,7 +18,6 @@ SHARES = 8
 """Where that gives buckets of these sizes, one is an eighth of all gradients: an eighth then waits for the backward."""
 LEAST_GAIN = 2
 """Times that factors have to be smaller than the matrix; of torch's hook ``min_compression_rate``, 2 as well."""
-COMPRESSIONS = ("powersgd", "int8", "topk", "1bit")
 LOW_RANK = 4
 """Of PowerSGD where none is asked for, as its authors take it for language models."""
 RATE = 0.01
@@ -37,7 +36,7 @@ INDEX_BYTES = 4
 class Compression:
     """How gradients over the data axis are compressed (``runtime.parallel.compression``).
 
-    kind  one of COMPRESSIONS
+    kind  "powersgd", "int8", "topk" or "1bit"
     rank  of PowerSGD's factors, else 0
     rate  of top-k the share of a gradient's elements that a rank sends, else 0
     """
