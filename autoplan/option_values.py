@@ -1,5 +1,7 @@
 """The values that options take by name."""
 
+from autoplan.errors import ParallelismError
+
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
 RECOMPUTE = ("none", "selective", "full", "auto")
@@ -8,6 +10,11 @@ ON_DISK = "nvme"  # the optimizer's state on the node's disks: taken where nothi
 OF_OPTIMIZER = ("optimizer", ON_DISK)  # under which parameters stay on the device, masters and states don't
 REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
+SIZES = (
+    "dp", "tp", "pp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "local_steps", "dp_replicate",
+    "compression_rank", "servers", "staleness",
+)  # fmt: skip
+"""Fields of Parallelism that are numbers; ``staleness`` may be 0."""
 OUTER_OPTIMIZERS = ("nesterov",)
 GOSSIP = ("ring", "exponential")
 COMPRESSIONS = ("powersgd", "int8", "topk", "1bit")
@@ -23,3 +30,11 @@ TENSOR_SYSTEMS = (
     "2d", "2.5d", "3d", "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
     "expert-all-to-all", "expert-partial-sum", "table-parallel",
 )  # fmt: skip
+
+
+def check_how(precision: object, compile: object) -> None:
+    """ParallelismError for a precision that is none, or a choice of compilation that is neither."""
+    if precision not in PRECISIONS:
+        raise ParallelismError(f"precision={precision!r}", "no such precision", f"use one of {PRECISIONS}")
+    if not isinstance(compile, bool):
+        raise ParallelismError(f"compile={compile!r}", "it is compiled or not", "give True or False")

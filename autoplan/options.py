@@ -22,14 +22,15 @@ from autoplan.option_values import (
     OFFLOADS,
     ON_DISK,
     OUTER_OPTIMIZERS,
-    PRECISIONS,
     RANDOMNESS,
     RECOMPUTE,
     REDUCE_DTYPES,
     SCHEDULES,
     SHAPES,
+    SIZES,
     STATISTICS,
     TENSOR_SYSTEMS,
+    check_how,
 )  # fmt: skip
 
 
@@ -264,6 +265,9 @@ class Parallelism:
     compression      of gradients over the data axis: "powersgd", factors of low rank (``compression_rank``, None: 4);
                      "topk", each rank's largest elements (``compression_rate``, their share, None: 0.01); "int8",
                      eight bits an element; "1bit": 1-bit Adam (``runtime.parallel.compression``)
+    servers          data-parallel ranks that are parameter servers (Li et al. 2014): each has a shard of the weights,
+                     and alone its optimizer state; the others push gradients to it and pull weights from it
+    staleness        of servers: gradients are of the weights so many updates before the newest; None or 0: of these
     """
 
     dp: int | None = None
@@ -289,13 +293,15 @@ class Parallelism:
     compression_rank: int | None = None
     gossip: str | None = None
     compression_rate: float | None = None
+    servers: int | None = None
+    staleness: int | None = None
 
     def __post_init__(self) -> None:
-        sizes = ("dp", "tp", "pp", "cp", "ep", "etp")
-        for name in (*sizes, "micro_batch", "virtual_stages", "local_steps", "dp_replicate", "compression_rank"):
-            size = getattr(self, name)
-            if size is not None and (not is_whole(size) or size < 1):
-                raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
+        for name in SIZES:
+            size, least = getattr(self, name), int(name != "staleness")
+            if size is not None and (not is_whole(size) or size < least):
+                cause = f"a size is a whole number of at least {least}"
+                raise ParallelismError(f"{name}={size!r}", cause, f"give {name}>={least}")
         self._one_of("zero", (0, 1, 2, 3))
         self._one_of("pipeline_schedule", SCHEDULES)
         self._one_of("recompute", RECOMPUTE)
@@ -338,6 +344,11 @@ class Parallelism:
         return self.pipeline_schedule == "pipedream-2bw"
 
     @property
+    def older_versions(self) -> int:
+        """Versions of the weights that are held beside the newest: gradients are those of the oldest."""
+        return 1 if self.two_versions else self.staleness or 0
+
+    @property
     def splits_backward(self) -> bool:
         """Whether the gradients of parameters are computed apart from those of inputs, later."""
         return self.pipeline_schedule == "zero-bubble"
@@ -345,7 +356,7 @@ class Parallelism:
     @property
     def asynchronous(self) -> bool:
         """Whether a step is another than one device's on the whole batch."""
-        return self.steps_locally or self.two_versions or self.compression is not None
+        return self.steps_locally or self.older_versions > 0 or self.compression is not None
 
     @property
     def compressed(self) -> Compression | None:
@@ -373,14 +384,6 @@ class Parallelism:
     def pinned(self) -> dict[str, object]:
         """The fields that are not left to the search."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
-
-
-def check_how(precision: object, compile: object) -> None:
-    """ParallelismError for a precision that is none, or a choice of compilation that is neither."""
-    if precision not in PRECISIONS:
-        raise ParallelismError(f"precision={precision!r}", "no such precision", f"use one of {PRECISIONS}")
-    if not isinstance(compile, bool):
-        raise ParallelismError(f"compile={compile!r}", "it is compiled or not", "give True or False")
 
 
 def as_schedule(given: object) -> LRSchedule | None:

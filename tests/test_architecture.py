@@ -90,6 +90,7 @@ ORDER = (
     "cost.single_steps",
     "cost.operators",
     "cost.prices",
+    "cost.server_links",
     "cost.zero_shares",
     "cost.zero_costs",
     "cost.gathered_optimizer",

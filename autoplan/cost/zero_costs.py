@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autoplan.cost.server_links import ADDED
 from autoplan.cost.zero_shares import DataShares, Held, by_axes, joined
 from autoplan.ir.buckets import bucket_bytes
 from cost_models.collective import hidden_seconds
@@ -159,10 +160,10 @@ class DataAxis(DataShares):
     def summed_s(
         self, sizes: Sequence[tuple[Mapping[str, float], int]], backward_s: float
     ) -> tuple[float, float]:
-        """(seconds, of these hidden) of the gradients' all-reduces in buckets: all but the first bucket's time of the
-        last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients where
-        these are more (an embedding's), begins when it ends. Of replicas
-        that step alone a step's share of where they meet, in the open.
+        """(seconds, of these hidden) of the gradients' all-reduces or pushes in buckets: all but the first one's time
+        of the last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients
+        where these are more (an embedding's), begins when it ends. Of replicas that step alone a step's share of where
+        they meet, in the open.
 
         sizes  (bytes of a segment's parameters, by the group that sums their gradients; how many segments are alike);
                the first to read a batch first
@@ -178,6 +179,7 @@ class DataAxis(DataShares):
             return self.met_s(self.averaged * total * self.prices.stored) / self.local_steps, 0.0
         summed = self.prices.summed
         spent_s = sum(self.buckets_s(summed * size, axes) for axes, size in totals.items())
+        spent_s = self.links.crossing_s(summed * total) if self.servers else spent_s
         first = min(sum(bucket_bytes(summed * size) for size in totals.values()) / summed, total)
         beside_s = backward_s * (1 - first / total)
         early_s = spent_s * (1 - max(first, sum(sizes[0][0].values())) / total)
@@ -200,6 +202,23 @@ class DataAxis(DataShares):
         sent_s = whole * self.prices.sent_s(each, self.axis) + (self.prices.sent_s(rest, self.axis) if rest >= 1 else 0)
         return self.neighbours * sent_s
 
+    def with_pulls(self, pushed: tuple[float, float], bytes: float, compute_s: float) -> tuple[float, float]:
+        """(seconds, of these hidden) of pushes, and of what workers pull from servers, of parameters of so many bytes:
+        of weights that the next step doesn't read all that the rest of its compute has room for."""
+        if not self.servers:
+            return pushed
+        spent_s, hidden_s = pushed
+        pull_s = self.links.crossing_s(self.prices.stored * bytes)
+        beside_s = hidden_seconds(compute_s - hidden_s, pull_s, self.prices.device.overlap_slowdown)
+        return spent_s + pull_s, hidden_s + (float(beside_s) if self.pulls_late else 0.0)
+
+    def served_s(self, bytes: float) -> float:
+        """Copies of that: into and out of buckets, and to what is computed with. And a server's sums of what comes."""
+        stored = self.prices.stored * bytes
+        published_s = self.prices.cold_s(stored + bytes) if self.publishes else 0.0
+        added_s = (self.size - 1) * self.prices.cold_s(ADDED * self.updated * self.prices.summed * bytes)
+        return self.prices.cold_s(COPY * stored) + published_s + added_s
+
     def copies_once_s(self, parameter_bytes: float, compressed_bytes: float = 0.0) -> float:
         """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them
         and back; a version of the weights; or of ZeRO what ``once_s`` gathers and scatters.
@@ -209,7 +228,8 @@ class DataAxis(DataShares):
         if self.sharded:
             return sum(self.sharded_copies_once_s(parameter_bytes))
         stored_s = self.copied_s(self.prices.stored * (parameter_bytes - compressed_bytes))
-        kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
+        kept_s = min(self.versions - 1, 1) * self.prices.cold_s(COPY * parameter_bytes)
+        kept_s += self.served_s(parameter_bytes) if self.servers else 0.0
         kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
         averaged_s = (2 + self.neighbours) * self.averaged * stored_s / self.local_steps
         if self.outer:

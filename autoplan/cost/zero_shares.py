@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.cost.prices import Prices
+from autoplan.cost.server_links import ServerLinks
 from autoplan.ir.buckets import Compression, bucket_bytes
 from autoplan.ir.mesh import replicated, whole_axis
 from autoplan.option_values import OF_OPTIMIZER, ON_DISK
@@ -68,6 +69,9 @@ class DataShares:
              of the gradients is summed across them once a step, behind its last reduce-scatter
     versions of the weights that are held (``runtime.optim.asynchronous.weight_stashing``)
     compressed  how gradients go (``runtime.parallel.compression``): what is left out is held, too; None: summed whole
+    servers  parameter servers among the ranks (``runtime.parallel.parameter_server``), each of which updates its shard
+             alone; 0: none
+    shards   each server's share of the parameters; () where that isn't known: even ones
     neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
@@ -91,6 +95,23 @@ class DataShares:
     replicas: int = 1
     compressed: Compression | None = None
     neighbours: int = 0
+    servers: int = 0
+    shards: tuple[float, ...] = ()
+
+    @property
+    def links(self) -> ServerLinks:
+        """Between servers and workers."""
+        return ServerLinks(self.shards or (1 / self.servers,) * self.servers, self.size, self.prices.topology)
+
+    @property
+    def updated(self) -> float:
+        """Of the parameters' bytes on a rank those that it updates at most."""
+        return self.links.busiest if self.servers else 1.0
+
+    @property
+    def pulls_late(self) -> bool:
+        """Whether what is pulled runs beside the next step, in memory of its own."""
+        return self.servers > 0 and self.versions > 1
 
     @property
     def alone(self) -> bool:
@@ -200,12 +221,13 @@ class DataShares:
     @property
     def parameter_share(self) -> float:
         """Bytes of parameters held between uses, per byte of them: what is computed with, of two versions both, its
-        master, unless the host has it, and what an outer optimizer has beside; under ZeRO the shard, which is the
-        master, and at levels 1 and 2 the gathered."""
+        master, unless the host has it, what an outer optimizer has beside, and what is being pulled; under ZeRO the
+        shard, which is the master, and at levels 1 and 2 the gathered."""
         if self.sharded:
             return self.shard_share + (self.zero < 3)
         masters = self.prices.stored if self.publishes and self.offload not in OF_OPTIMIZER else 0.0
-        return self.versions + masters + 2 * self.prices.stored * self.outer
+        beside = 2 * self.outer + self.pulls_late
+        return self.versions + masters + self.prices.stored * beside
 
     def frozen_share(self, whole: tuple[str, ...] = ()) -> float:
         """The same of parameters that aren't trained.
@@ -251,7 +273,7 @@ class DataShares:
         """Bytes on the device of the optimizer's states, per byte of parameters; of what is offloaded, too, where the
         device's memory is the host's own."""
         if not self.offloads:
-            return states * self.optimizer_share
+            return states * self.optimizer_share * self.updated
         return self.offloaded_share(states) if self.host.own else 0.0
 
     def host_share(self, states: float) -> float:
@@ -270,7 +292,7 @@ class DataShares:
 
     def beside_update(self, parameters: np.ndarray) -> np.ndarray:
         """[segments] bytes that stand where the optimizer updates, or right before or after it: gradients on their way
-        to their shards; or of replicas that meet a bucket, and what comes for it.
+        to their shards; of replicas that meet a bucket, and what comes for it; what workers have sent to a server.
 
         parameters  bytes of each segment's, trained ones
         """
@@ -279,6 +301,8 @@ class DataShares:
         if self.alone:
             bucket = bucket_bytes(self.prices.stored * float(parameters.sum()))
             return np.full_like(parameters, (1 + max(self.neighbours, 1)) * bucket)
+        if self.servers:
+            return np.full_like(parameters, (self.size - 1) * self.updated * self.prices.summed * parameters.sum())
         return parameters * (self.prices.stored if self.zero else 0.0)
 
     @property

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from autoplan.emit.source import size_text
+from autoplan.ir.buckets import server_ranks, shard_sizes
 from autoplan.ir.choice import Chosen, PricedCollective
-from autoplan.ir.typed_program import Compute, Lowered
+from autoplan.ir.typed_program import Compute, Lowered, parameter_sizes
 from cost_models.pipeline.order import actions
 
 BACKWARD = " (backward)"
@@ -38,7 +39,21 @@ def step_notes(chosen: Chosen, lowered: Lowered) -> list[str]:
     beside = [c for c in chosen.predicted.collectives if c.kind != "send" and not c.where.startswith(blocks)]
     lines = [f"  {c.where}: {c.kind} over {c.axis}, {size_text(c.bytes)}{times(c)}" for c in beside]
     said = ["Beside what the lines below show, the runtime moves for a step:", *lines] if lines else []
-    return [*said, *schedule_notes(chosen)]
+    return [*said, *server_notes(chosen, lowered), *schedule_notes(chosen)]
+
+
+def server_notes(chosen: Chosen, lowered: Lowered) -> list[str]:
+    """Which ranks are parameter servers, and how old the weights are that gradients are of."""
+    p = chosen.parallelism
+    if not p.servers:
+        return []
+    ranks = server_ranks(p.servers, chosen.mesh.size("dp"))
+    sizes = shard_sizes(parameter_sizes(lowered.parameters), p.servers)
+    held = ", ".join(f"{rank} ({size_text(size)})" for rank, size in zip(ranks, sizes, strict=True))
+    lines = [f"Parameter servers are ranks {held} of dp: each alone updates its shard of the parameters."]
+    if p.staleness:
+        lines.append(f"Gradients are of the weights {p.staleness} update{'s' * (p.staleness > 1)} before the newest.")
+    return lines
 
 
 def times(collective: PricedCollective) -> str:

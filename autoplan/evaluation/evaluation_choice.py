@@ -30,7 +30,9 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
         chosen,
         mesh=mesh,
         microbatches=mesh.size(MICROBATCH),
-        parallelism=replace(chosen.parallelism, local_steps=None, outer_optimizer=None, gossip=None),
+        parallelism=replace(
+            chosen.parallelism, local_steps=None, outer_optimizer=None, gossip=None, servers=None, staleness=None
+        ),
         batch=tuple(dividing(x, v.type, flat) for v, x in zip(model.batch, chosen.batch, strict=True)),
         constants=tuple((n.name, fitting(n, constants[n.name], types, (), flat, apart)) for n in model.constants),
         blocks=tuple(block_choice(b, c, flat, apart) for b, c in zip(model.blocks, chosen.blocks, strict=True)),

@@ -1,13 +1,19 @@
-"""How gradients are joined into buckets, each summed by one all-reduce, and which are compressed in their place: what a
-program does and what its price assumes.
+"""How gradients are joined into buckets, each summed by one all-reduce, which are compressed in their place, or to
+which parameter server they go: what a program does and what its price assumes.
 
 A bucket's all-reduce begins when the backward has given all of its gradients, and runs beside the rest of the backward
 (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2). PowerSGD takes
 a gradient [n, ...] as a matrix [n, m], as torch's ``powerSGD_hook`` does (Vogels, Karimireddy and Jaggi 2019).
+
+Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server" (OSDI): a server keeps a shard of the
+weights and their optimizer state, workers push gradients to it and pull weights. Servers here are workers, too. A shard
+is a set of whole parameters, given out longest first, each to the server that has least (Graham 1969, "Bounds on
+Multiprocessing Timing Anomalies"): the fullest of k has at most 4/3 - 1/(3k) of what any way of giving them out leaves
+it, and no way leaves it less than an even share, or than the largest parameter.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_BYTES = 25 * 2**20
@@ -117,3 +123,27 @@ def is_factored(shape: tuple[int, ...], rank: int) -> bool:
         return False
     rows, columns = matrix_of(shape)
     return LEAST_GAIN * rank * (rows + columns) < rows * columns
+
+
+def server_ranks(servers: int, ranks: int) -> tuple[int, ...]:
+    """The ranks, of so many along the data axis, on which servers are: apart, so that nodes have as many each."""
+    return tuple(number * ranks // servers for number in range(servers))
+
+
+def shards(sizes: Mapping[str, float], servers: int) -> dict[str, int]:
+    """The number of the server that has each parameter, by name; the same for whatever order the names come in."""
+    held = [0.0] * servers
+    found = {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        least = min(range(servers), key=lambda number: held[number])
+        found[name] = least
+        held[least] += sizes[name]
+    return found
+
+
+def shard_sizes(sizes: Mapping[str, float], servers: int) -> tuple[float, ...]:
+    """What each server has, in the unit of ``sizes``."""
+    held = [0.0] * servers
+    for name, number in shards(sizes, servers).items():
+        held[number] += sizes[name]
+    return tuple(held)

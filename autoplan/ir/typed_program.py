@@ -4,11 +4,12 @@
 the runtime builds its state from it. All shapes here are local: one rank's part of one microbatch.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoplan.ir.graph import Argument, Node, Parameter, Segment, TensorType
+from autoplan.ir.graph import DTYPE_BYTES, Argument, Node, Parameter, Segment, TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.rules.registry import AxisStrategy
@@ -179,6 +180,11 @@ class StoredParameter(Parameter):
     local_shape: tuple[int, ...] = field(kw_only=True)
     reduce_axes: tuple[str, ...] = field(kw_only=True)
     stages: tuple[int, ...] = field(kw_only=True)
+
+
+def parameter_sizes(parameters: Iterable[StoredParameter]) -> dict[str, float]:
+    """Bytes on one rank of those that are trained, by name."""
+    return {p.name: math.prod(p.local_shape) * DTYPE_BYTES[p.type.dtype] for p in parameters if p.trainable}
 
 
 @dataclass(frozen=True)

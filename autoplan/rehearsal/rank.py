@@ -76,12 +76,15 @@ def rehearse_rank(
 
 
 def step(program: Program, batch: dict[str, Tensor], recorder: Recorder) -> None:
-    """One optimizer step, as train.py has it."""
+    """One optimizer step, as train.py has it; what a stale one leaves on its way is waited for, since a trace is of one
+    alone."""
     tag(program, recorder)
     program.step(batch)
     tag(program, recorder)
     with recorder.part("update"):
         program.optimizer.step()
+        if program.servers:
+            program.servers.settle()
 
 
 def tag(program: Program, recorder: Recorder) -> None:

@@ -1,6 +1,7 @@
 """Ranks that run the same calls: of each class one is rehearsed.
 
-Ranks differ by their stages; along the data axis by the rows of parameters that ZeRO leaves them; and along an axis
+Ranks differ by their stages; along the data axis by the rows of parameters that ZeRO leaves them, and by how far away
+which parameter server is: each of these ranks is a class; and along an axis
 over which an operator or a redistribution does something else on each member. All else depends on shapes alone, and
 parts of one layout have equal shapes (``runtime.parallel.own_box.part_of``).
 """
@@ -16,7 +17,7 @@ from autoplan.ir.mesh import Axis, Mesh, whole_axis
 from autoplan.ir.typed_program import Compute, Move, Statement
 from autoplan.rehearsal.records import RankClass
 from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
-from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 FIRST_ALONE = ("to_invariant", "replicate_to_partial", "invariant_to_partial")
 """Redistributions of which the first member keeps its tensor, forward or backward, and the others make zeros."""
@@ -74,6 +75,8 @@ def _places(spec: ProgramSpec) -> Mapping[str, Place]:
         for name in over:
             place = rows if len(over) == 1 else _if_uneven(rows, ways)
             places[whole_axis(name)].append(_on_part(mesh, name, place))
+    if spec.owners:
+        places[DATA].append(lambda at: at)
     return {axis: _both(each) for axis, each in places.items()}
 
 

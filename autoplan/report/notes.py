@@ -2,7 +2,7 @@
 
 from autoplan.arguments.environment import NVME
 from autoplan.emit.source import size_text
-from autoplan.ir.buckets import Compression
+from autoplan.ir.buckets import Compression, shard_sizes
 from autoplan.ir.choice import Alternative
 from autoplan.ir.randomness import ATTENTION, drops_by_rank
 from autoplan.ir.record import PlanRecord
@@ -64,6 +64,8 @@ def staleness(record: PlanRecord) -> list[str]:
             "its own rows and with the mean over its own valid tokens, before all are averaged (local SGD); it isn't "
             "the step of one device on the whole batch."
         ]
+    if p.servers:
+        return [server_note(record, p.servers, p.staleness or 0)]
     if p.two_versions:
         return [
             "Asynchronous: gradients are of the weights before the last update, one step stale (PipeDream-2BW); it "
@@ -105,6 +107,22 @@ def compression_text(record: PlanRecord, how: Compression, start: int) -> str:
     return (
         f"Compressed: gradients go over dp {kind}{first}{sent}. A step's gradient is an approximation{left}. It isn't "
         "the step of one device; vectors, small matrices and weights that several stages sum are whole."
+    )
+
+
+def server_note(record: PlanRecord, servers: int, staleness: int) -> str:
+    """What parameter servers have, and which weights gradients are of."""
+    sizes = {p.name: float(p.type.bytes) for p in record.model.parameters if p.trainable}
+    fullest, whole = max(shard_sizes(sizes, servers)), sum(sizes.values())
+    ranks = record.chosen.mesh.size("dp")
+    has = f"{servers} parameter server{'s have' if servers > 1 else ' has'} the weights, on {ranks} workers"
+    shard = f"; the fullest {size_text(fullest)} of {size_text(whole)}" if servers > 1 else f", {size_text(whole)}"
+    if not staleness:
+        return f"Servers: {has}{shard}. Every step waits for all gradients and for the new weights: it is one device's."
+    old = f"{staleness} update{'s' * (staleness > 1)}"
+    return (
+        f"Asynchronous: {has}{shard}. Gradients are of the weights {old} before the newest, on every worker and in "
+        "every run the same; new weights are pulled beside the next step. It isn't the step of one device."
     )
 
 

@@ -62,6 +62,8 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
         CP_WORDS[p.cp_attention] if p.cp_attention else "",
         local_words(p) if p.steps_locally else "",
+        f"{p.servers} parameter server{'s' * (p.servers > 1)}" if p.servers else "",
+        f"weights {p.staleness} update{'s' * (p.staleness > 1)} old" if p.staleness else "",
         compression_words(p) if p.compression else "",
     ]
 

@@ -26,7 +26,7 @@ from autoplan.runtime.not_a_module import step_loss
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.asynchronous.local_sgd import replica_groups, replica_of
 from autoplan.runtime.optim.asynchronous.outer_steps import local_steps
-from autoplan.runtime.optim.asynchronous.weight_stashing import TwoVersions
+from autoplan.runtime.optim.asynchronous.weight_stashing import OlderVersions
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.masters import publish, share_gradients
 from autoplan.runtime.optim.optimizer import rank_optimizer
@@ -37,7 +37,9 @@ from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.counting import whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
+from autoplan.runtime.parallel.parameter_server import servers_of
 from autoplan.runtime.parallel.seeding import generators_kept
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.stages import Keywords
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 from autoplan.runtime.rank_model import RankModel
@@ -70,7 +72,10 @@ class Program(RankModel):
         self.sums.follow(self.optimizer)
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device, self.sums.unless_diverged)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
-        self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
+        self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held))
+        self.optimizer.register_step_pre_hook(lambda *_: self._settle())  # before versions are kept
+        older = spec.parallelism.older_versions
+        self.versions = OlderVersions(self.held, self.optimizer, older) if older else None
         self.gradients = Gradients(self.held, self.optimizer)
         self.optimizer_state = OptimizerState(
             self.optimizer, self.updates, self.held, lambda: self.steps, lambda steps: setattr(self, "steps", steps)
@@ -189,6 +194,7 @@ class Program(RankModel):
         ``load_state_dict`` takes it up. Replicas that step by themselves are averaged, in copies. The optimizer's
         state, the count of steps and the schedule's are ``program.optimizer.state_dict()``.
         """
+        self._settle()
         if full:
             return whole_tensors.on_every_rank(self.full_state_dict(), self.device)
         further = self.stages.buffers | self.unread
@@ -219,11 +225,14 @@ class Program(RankModel):
     def _averaged(self, values: Tensor | None) -> Tensor | None:
         return values if self.local is None or values is None else self.local.mean(values)
 
+    def _gradient(self, held: ShardedParameter) -> Tensor | None:
+        return self._averaged(held.gradient) if self.servers is None else self.servers.gradient(held)
+
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
         self.agreement.called(Call("full_grads", 0))
         self.updates.look()
-        found = whole_tensors.gathered(self.spec, self.storage, self.held, lambda p: self._averaged(p.gradient))
+        found = whole_tensors.gathered(self.spec, self.storage, self.held, self._gradient)
         return whole_tensors.by_user_names(found)
 
     def save_checkpoint(
@@ -298,6 +307,7 @@ class Program(RankModel):
             return
         try:
             with self._during("saving a checkpoint"):
+                self._settle()
                 self.saver.wait()
                 self.updates.look()
         finally:
@@ -325,8 +335,12 @@ class Program(RankModel):
     def _beside(self) -> Mapping[str, Mapping[str, Tensor]]:
         """What an asynchronous rule or a compression keeps of parameters, by kind and name."""
         if self.versions:
-            return {"stale": self.versions.stale()}
+            return self.versions.stale()
         return self.local.beside() if self.local else {ERROR: self.sums.errors()}
+
+    def _settle(self) -> None:
+        if self.servers:
+            self.servers.settle()
 
     def _count(self) -> int:
         return self.steps
@@ -339,7 +353,7 @@ class Program(RankModel):
         self.updates.forget()
         publish(self.held)
         if self.versions:
-            self.versions.keep()
+            self.versions.begin()
         if self.local:
             self.local.begin()
         self.sums.begin_anew()
@@ -354,4 +368,6 @@ class Program(RankModel):
         self.steps += 1
         if self.local:
             self.local.stepped(self.steps)
+        if self.servers:
+            self.servers.updated()
         self.watch.enter(BETWEEN, self.steps)

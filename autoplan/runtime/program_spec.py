@@ -9,10 +9,11 @@ from types import ModuleType
 
 import torch
 
+from autoplan.ir.buckets import server_ranks, shards
 from autoplan.ir.graph import Parameter, TensorType
 from autoplan.ir.mesh import CONTEXT, EXPERT, MICROBATCH, replicated, whole_axis, zero_axes
 from autoplan.ir.start import InitRecipe, Start
-from autoplan.ir.typed_program import Lowered, StoredParameter
+from autoplan.ir.typed_program import Lowered, StoredParameter, parameter_sizes
 from autoplan.lower.resized import BatchSizes
 from autoplan.options import Parallelism, Training
 
@@ -112,6 +113,15 @@ class ProgramSpec:
         layouts = [stored.layout for stored in self.lowered.parameters]
         possible = [axis for axis in (EXPERT, CONTEXT) if self.size(axis) > 1]
         return tuple(axis for axis in possible if any(layout.state(axis).kind == "S" for layout in layouts))
+
+    @cached_property
+    def owners(self) -> Mapping[str, int]:
+        """The data rank whose server has each trained parameter, by name; none without servers."""
+        servers = self.parallelism.servers
+        if not servers:
+            return {}
+        ranks, sizes = server_ranks(servers, self.size(DATA)), parameter_sizes(self.lowered.parameters)
+        return {name: ranks[number] for name, number in shards(sizes, servers).items()}
 
     @property
     def replicas(self) -> int:

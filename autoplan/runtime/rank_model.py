@@ -107,6 +107,7 @@ class RankModel:
         be pickled: ``torch.save`` on every rank would write it over the whole one.
         """
         self.agreement.called(Call("full_state_dict", 0))
+        self._settle()
         values = whole_tensors.gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
         rest = whole_tensors.whole_buffers(self.spec, self.stages.buffers)
         found = whole_tensors.by_user_names(values) | rest | whole_tensors.under_all_names(self.spec, self.unread)
@@ -167,6 +168,7 @@ class RankModel:
         self.watch.enter(phase, self._count())
         try:
             if call:
+                self._settle()
                 self.agreement.called(Call(call, self._count() if call == "evaluate" else 0))
             yield
         finally:
@@ -175,6 +177,9 @@ class RankModel:
     def _count(self) -> int:
         """Steps, or forwards, until now."""
         raise NotImplementedError
+
+    def _settle(self) -> None:
+        """Waits for values that are on their way: a caller reads or sets them."""
 
     def _taken_up(self) -> None:
         """After parameters were set by something other than a step."""

@@ -15,7 +15,7 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
 from autoplan.search.inter_op.chain import Chain, chain_of, held_by
-from autoplan.search.inter_op.data_shares import data_axis, parameter_share
+from autoplan.search.inter_op.data_shares import data_axis, parameter_share, with_shards
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
@@ -112,6 +112,7 @@ class CandidateCosts:
         passes = optimizer_passes(self.training)
         data = data_axis(candidate, prices, states)
         chain = self.chain(candidate, point, device, data)
+        data = with_shards(data, chain.held)
         spare = spare_bytes(self.operators.topology, device)
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)

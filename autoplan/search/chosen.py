@@ -64,7 +64,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         **s.sizes,
         zero=s.zero,
         micro_batch=s.rows,
-        pipeline_schedule="pipedream-2bw" if s.versions == 2 else s.schedule,
+        pipeline_schedule="pipedream-2bw" if s.versions == 2 and not s.servers else s.schedule,
         virtual_stages=s.virtual_stages,
         recompute="none" if s.offload == "activations" else recomputation(found),
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),
@@ -79,6 +79,8 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         compression=s.compressed.kind if s.compressed else None,
         compression_rank=(s.compressed.rank or None) if s.compressed else None,
         compression_rate=(s.compressed.rate or None) if s.compressed else None,
+        servers=s.servers or None,
+        staleness=s.versions - 1 if s.servers else None,
     )
 
 

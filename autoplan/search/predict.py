@@ -18,6 +18,7 @@ from autoplan.search.intra_op.problem_inputs import Prepared
 from autoplan.search.step_seconds import once_s
 
 COMPRESSED = "compressed gradients"
+PUSH, PULL = "push", "pull"  # to and from parameter servers: many messages to one rank, and from one to many
 
 
 def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predicted:
@@ -133,6 +134,11 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         kind, count = ("send", data.neighbours) if data.neighbours else ("all-reduce", 1)
         averaged = int(data.averaged * stored * size)
         yield PricedCollective("replicas", kind, data.axis, averaged, count, spent_s, hidden_s)
+    elif data.servers:
+        push_s, early_s = (float(sum(seconds)) for seconds in zip(*(pushed_s(loads, at) for at in runs), strict=True))
+        pushed, pulled = int(data.prices.summed * size), int(stored * size)
+        yield PricedCollective("gradients", PUSH, data.axis, pushed, 1, push_s, early_s)
+        yield PricedCollective("parameters", PULL, data.axis, pulled, 1, spent_s - push_s, hidden_s - early_s)
     elif data.size > 1 and data.zero == 0:
         seconds = {axes: data.buckets_s(data.prices.summed * bytes, axes) for axes, bytes in groups.items()}
         for axes, bytes in groups.items():
@@ -150,6 +156,11 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     if tied and found.candidate.pp > 1:
         tied_s = sum(map(loads.tied_s, runs))
         yield PricedCollective("gradients of tied weights", "all-reduce", "pp", int(tied), 1, tied_s, 0.0)
+
+
+def pushed_s(loads: StageModel, at: tuple[int, int]) -> tuple[float, float]:
+    """(seconds, of these hidden) of a run's gradients on their way to parameter servers."""
+    return loads.data.once_s(loads.unit_bytes(at), loads.forward_s(at), loads.backward_s(at, 0))
 
 
 def sharded(

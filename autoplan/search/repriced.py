@@ -40,7 +40,7 @@ def candidate_of(record: PlanRecord) -> Candidate:
         "folds": folding.beside,
         "micro_batch": known["micro_batch"] * folding.data,
         "schedule": "1f1b" if two else parallelism.pipeline_schedule,
-        "versions": 1 + two,
+        "versions": 1 + parallelism.older_versions,
         "microbatches": record.chosen.microbatches,
         "recompute": "auto",
         "compressed": parallelism.compressed,

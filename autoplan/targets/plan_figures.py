@@ -14,8 +14,11 @@ from autoplan.options import Parallelism, Training
 TORCH_DTYPES = {"bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16-mixed": "float16", "fp32": "float32"}
 UNPRICED = "how each operator is split, and where stages are cut: the trainer's own way, whose price isn't in this one"
 
-INEXACT = ("local_steps", "outer_optimizer", "compression", "compression_rank", "compression_rate", "gossip")
-"""Fields whose steps aren't one device's."""
+INEXACT = (
+    "local_steps", "outer_optimizer", "compression", "compression_rank", "compression_rate", "gossip", "servers",
+    "staleness",
+)  # fmt: skip
+"""Fields whose steps aren't one device's, or that no other trainer knows."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ class Losses:
                 local_steps=p.local_steps,
                 outer_optimizer=p.outer_optimizer,
                 gossip=p.gossip,
+                servers=p.servers,
+                staleness=p.staleness,
                 compression=p.compression,
                 compression_rank=p.compression_rank,
                 compression_rate=p.compression_rate,

@@ -22,7 +22,7 @@ Of = TypeVar("Of")
 
 
 def on_one_device(record: PlanRecord) -> PlanRecord:
-    """The plan of the same model on one device, one microbatch, nothing recomputed; with two versions of the weights
+    """The plan of the same model on one device, one microbatch, nothing recomputed; with older versions of the weights
     where it has them. Where each microbatch has its own statistics, there are as many as in the plan."""
     model, chosen = record.model, record.chosen
     schedule = "pipedream-2bw" if chosen.parallelism.two_versions else "gpipe"
@@ -32,7 +32,10 @@ def on_one_device(record: PlanRecord) -> PlanRecord:
         chosen,
         mesh=mesh,
         microbatches=count,
-        parallelism=Parallelism(1, 1, 1, 0, batch_rows(model) // count, schedule, 1, "none", False, None),
+        parallelism=Parallelism(
+            dp=1, tp=1, pp=1, zero=0, micro_batch=batch_rows(model) // count, pipeline_schedule=schedule,
+            virtual_stages=1, recompute="none", sequence_parallel=False, staleness=chosen.parallelism.staleness,
+        ),
         batch=tuple(alone(layout, mesh) for layout in chosen.batch),
         constants=tuple((name, alone_on(strategy, mesh)) for name, strategy in chosen.constants),
         blocks=tuple(block_choice(c, mesh) for c in chosen.blocks),

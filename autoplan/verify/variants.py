@@ -67,6 +67,7 @@ def synchronous(record: PlanRecord) -> PlanRecord:
     schedule = "1f1b" if p.two_versions else p.pipeline_schedule
     p = replace(p, local_steps=None, outer_optimizer=None, pipeline_schedule=schedule)
     p = replace(p, compression=None, compression_rank=None, compression_rate=None, gossip=None)
+    p = replace(p, servers=None, staleness=None)
     return replace(record, chosen=replace(record.chosen, parallelism=p))
 
 
@@ -87,6 +88,9 @@ def rule_of(parallelism: Parallelism) -> str:
         return f"DiLoCo's rule, an outer step every {parallelism.local_steps} steps"
     if parallelism.steps_locally:
         return f"local SGD's rule, averaging every {parallelism.local_steps} steps"
+    if parallelism.staleness:
+        old = f"{parallelism.staleness} update{'s' * (parallelism.staleness > 1)}"
+        return f"delayed gradients' rule, gradients of the weights {old} before"
     if (how := parallelism.compressed) is not None:
         kinds = {
             "powersgd": f"PowerSGD's rule, gradients of rank {how.rank} with what was left out before",

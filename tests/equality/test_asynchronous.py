@@ -146,4 +146,4 @@ def test_compressed_gradients_equal_their_simulation(pool: RankPool, model: str,
 def test_gradients_of_the_version_before_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
     plan = planned(model, Parallelism(**STALE[mesh], zero=0, pipeline_schedule="pipedream-2bw"))
     assert plan.parallelism.pipeline_schedule == "pipedream-2bw"
-    check(pool, plan, model, asynchronous.two_versions)
+    check(pool, plan, model, asynchronous.older_weights)

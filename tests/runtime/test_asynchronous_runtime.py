@@ -19,7 +19,7 @@ from autoplan.runtime.optim.lamb import Lamb
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
-from tests.support.asynchronous import RATE, Batch, Diloco, Gossip, How, Meet, Simulated, local_sgd, two_versions
+from tests.support.asynchronous import RATE, Batch, Diloco, Gossip, How, Meet, Simulated, local_sgd, older_weights
 from tests.support.sampling import sampled, slow
 from tests.support.taken_up import Trained, assert_same, trained
 
@@ -89,7 +89,7 @@ def train(
 def simulated(mesh: Mapping, training: Training, rule: str) -> Simulated:
     batches = list(tiny.batches(STEPS))
     if rule == "stale":
-        return two_versions(tiny.reference(), batches, how(training))
+        return older_weights(tiny.reference(), batches, how(training))
     microbatches = mesh.get("microbatches", 1)
     meet: Meet | None = None
     if rule == "outer":
@@ -212,7 +212,7 @@ def other_way(rank: int, world: int, folder: str) -> bool:
     other = made(STALE["pp2"], ADAMW, "stale")
     other.load_checkpoint(folder)
     assert other.versions is not None
-    return all(torch.equal(other.versions.older[h.name], h.values) for h in other.held)
+    return all(torch.equal(other.versions.older[0][h.name], h.values) for h in other.held)
 
 
 def into_outer(rank: int, world: int, folder: str) -> tuple[bool, bool, list[str]]:

@@ -14,7 +14,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
-from autoplan.options import Parallelism, Training
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import forbid, pin, replicated
 from autoplan.search.entry import search
 from autoplan.search.space.context_parallel import ROW_SYSTEMS
@@ -153,6 +153,13 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(compression="powersgd", offload="optimizer"), "lies beside the gradients, on the device"),
         (Parallelism(compression="powersgd", local_steps=4), "sum no gradients. use one or the other"),
         (Parallelism(compression="powersgd", pipeline_schedule="pipedream-2bw"), "older weights there is no rule"),
+        (Parallelism(servers=5), "servers=5 with dp=4: servers are on the data-parallel ranks"),
+        (Parallelism(servers=1, dp=1), "servers=1 with dp=1: there is no other rank to push gradients"),
+        (Parallelism(servers=1, tp=2), "servers=1 with tp=2: a server has parameters whole"),
+        (Parallelism(servers=1, zero=1), "ZeRO shares the states out over all ranks, as servers on all workers do"),
+        (Parallelism(servers=1, gossip="ring"), "servers take whole gradients of all workers in every step"),
+        (Parallelism(servers=1, pipeline_schedule="pipedream-2bw"), "give staleness=1 for gradients that are one step"),
+        (Parallelism(staleness=1), "staleness=1: it counts the updates of parameter servers"),
         (Parallelism(gossip="ring", zero=1), "gossip='ring' with zero=1: fully_shard keeps one version"),
         (Parallelism(gossip="ring", dp=1), "gossip='ring' with dp=1: there are no replicas"),
         (Parallelism(gossip="ring", local_steps=4, outer_optimizer="nesterov"), "no beginning in common"),
@@ -173,6 +180,19 @@ def test_what_can_not_be_pinned(pinned: Parallelism, words: str) -> None:
 def test_an_unknown_system_is_answered_with_those_there_are() -> None:
     with pytest.raises(ParallelismError, match="auto, dp, ddp, zero1"):
         resolve("alpa", CPU)
+
+
+@pytest.mark.parametrize(
+    ("training", "staleness", "words"),
+    [
+        (Training(optimizer="muon"), 0, "it updates a fused projection as one matrix"),
+        (Training(precision="fp16-mixed"), 1, "a step that overflows would be skipped"),
+        (Inference(), 0, "a forward alone updates none"),
+    ],
+)
+def test_what_servers_can_not_train(training: Training | Inference, staleness: int, words: str) -> None:
+    with pytest.raises(ParallelismError, match=words):
+        search(llama(), CPU, training, Parallelism(servers=1, staleness=staleness))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def test_what_a_pin_could_ask_for_is_told() -> None:
         "offload of optimizer, parameters, activations, nvme",
         "replicas that step by themselves",
         "compressed gradients",
+        "parameter servers",
     )
 
 

@@ -140,21 +140,20 @@ class Gossip:
         self.meetings += 1
 
 
-def two_versions(module: nn.Module, batches: Sequence[Batch], how: How = How()) -> Simulated:
-    """Gradients at the weights before the last update, applied to the newest."""
+def older_weights(module: nn.Module, batches: Sequence[Batch], how: How = How(), updates: int = 1) -> Simulated:
+    """Gradients at the weights so many updates before the newest, applied to these; 0: one device's own steps."""
     module = copy.deepcopy(module)
     optimizer = how.optimizer(module)
-    older = values(module)
+    versions = [values(module)]
     losses = []
     for batch in batches:
-        newest = values(module)
-        put(module, older)
+        put(module, versions[max(0, len(versions) - 1 - updates)])
         optimizer.zero_grad()
         loss = how.loss(module, batch)
         loss.backward()
-        put(module, newest)
-        older = newest
+        put(module, versions[-1])
         how.update(module, optimizer)
+        versions.append(values(module))
         losses.append(float(loss.detach()))
     return Simulated(losses, {n: v.clone() for n, v in module.state_dict().items() if v.is_floating_point()})
 

@@ -11,7 +11,7 @@ import autoplan
 from autoplan.errors import VerificationError
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.optim.asynchronous.outer_steps import OuterSteps
-from autoplan.runtime.optim.asynchronous.weight_stashing import TwoVersions
+from autoplan.runtime.optim.asynchronous.weight_stashing import OlderVersions
 from autoplan.runtime.parallel.compression.powersgd import LowRankSums
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
@@ -23,6 +23,7 @@ LOW_RANK = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, compression="pow
 INT8 = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, compression="int8")
 TOP_K = replace(INT8, compression="topk", compression_rate=0.1)
 GOSSIP = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, gossip="ring")
+SERVERS = Parallelism(micro_batch=2, servers=2, staleness=1)
 STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="pipedream-2bw")
 
 
@@ -36,6 +37,7 @@ def planned(parallelism: Parallelism) -> autoplan.Plan:
 
 RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDream-2BW's rule")]
 RULES += [(GOSSIP, "gossip's rule, neighbours on the ring graph averaged every step")]
+RULES += [(SERVERS, "delayed gradients' rule, gradients of the weights 1 update before")]
 RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
 RULES += [(INT8, "int8's rule, each replica's gradient rounded")]
 RULES += [(replace(INT8, compression="1bit"), "1-bit Adam's rule")]
@@ -54,11 +56,20 @@ def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str)
 
 @pytest.mark.usefixtures("verified_in_pool")
 def test_without_the_module_it_says_what_it_compares(tmp_path: Path) -> None:
-    kinds = ((LOCAL, "gradients summed in each"), (STALE, "the same program on one rank"))
+    kinds = ((LOCAL, "gradients summed in each"), *((p, "the same program on one rank") for p in (STALE, SERVERS)))
     for n, (parallelism, said) in enumerate((*kinds, (LOW_RANK, "compression is compared where the module is there"))):
         planned(parallelism).export(tmp_path / str(n))
         found = autoplan.load(tmp_path / str(n)).verify()
         assert found.passed and said in found.note and "one device" in str(found).splitlines()[0]
+
+
+def test_a_plan_and_its_program_say_who_serves_and_how_old_the_weights_are(tmp_path: Path) -> None:
+    planned(SERVERS).export(tmp_path / "stale")
+    text = (tmp_path / "stale" / "program.py").read_text()
+    assert "Parameter servers are ranks 0 (" in text and "Gradients are of the weights 1 update before" in text
+    synchronous = planned(replace(SERVERS, staleness=None))
+    assert "Servers: 2 parameter servers have the weights, on 2 workers" in synchronous.report(verbose=True)
+    assert synchronous.predicted.peak_bytes[0].optimizer < planned(LOCAL).predicted.peak_bytes[0].optimizer
 
 
 def test_an_outer_update_without_momentum_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +92,6 @@ def test_a_program_that_forgets_its_errors_is_told_apart(monkeypatch: pytest.Mon
 
 def test_a_program_with_one_version_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the older version never used, verification would see it."""
-    monkeypatch.setattr(TwoVersions, "swap", lambda self: None)
+    monkeypatch.setattr(OlderVersions, "swap", lambda self: None)
     with pytest.raises(VerificationError, match="NOT equal to one process that follows PipeDream-2BW's rule"):
         planned(STALE).verify()

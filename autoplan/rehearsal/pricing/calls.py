@@ -15,9 +15,10 @@ from autoplan.cost.operators.operator_seconds import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
 from autoplan.cost.sent_compressed import together as sent_together
 from autoplan.cost.zero_shares import added, joined
+from autoplan.ir.buckets import server_ranks, shards
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH, whole_axis
-from autoplan.ir.typed_program import Collective, StoredParameter, TypedValue
+from autoplan.ir.typed_program import Collective, StoredParameter, TypedValue, parameter_sizes
 from autoplan.options import Training
 from autoplan.rehearsal.device.process_groups import span_of
 from autoplan.rehearsal.pricing.priced_plan import RankShare
@@ -25,7 +26,7 @@ from autoplan.rehearsal.records import Span
 from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
 from autoplan.search.block_cost.account import MovedBytes
 from autoplan.search.inter_op.data_shares import cost_of_compressed
-from autoplan.search.predict import COMPRESSED
+from autoplan.search.predict import COMPRESSED, pushed_s
 
 WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all"}
 """What the runtime calls for kinds of collectives that torch has no function of."""
@@ -148,7 +149,9 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     loads, data, intervals = share.loads, share.loads.data, share.intervals
     units = [unit for at in intervals for unit in loads.unit_bytes(at)]
     pairs = [pair for at in intervals for pair in loads.unit_pairs(at)]
-    if data.size > 1 and data.zero == 0 and not data.alone:
+    if data.servers:
+        yield from server_calls(share)
+    elif data.size > 1 and data.zero == 0 and not data.alone:
         spent_s, narrower = sum(loads.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
         spent_s -= sum(each.sums_s(share.prices) for each in compressed_costs(share))
         totals = added(data.by_group(unit) for unit in units)
@@ -166,10 +169,8 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         kind, many = ("all-to-all", data.neighbours) if data.neighbours else ("all-reduce", 1)
         total = int(data.averaged * data.prices.stored * sum(loads.parameter_bytes(at) for at in intervals))
         spent_s = data.local_steps * sum(loads.once_s(at)[0] for at in intervals)
-        yield PricedCall(
-            "replicas", kind, span(share, data.axis), many * total, 1, spent_s, parts=True,
-            sometimes=data.local_steps > 1,
-        )  # fmt: skip
+        over, seldom = span(share, data.axis), data.local_steps > 1
+        yield PricedCall("replicas", kind, over, many * total, 1, spent_s, parts=True, sometimes=seldom)
     elif data.shared and data.zero:
         counts = [count for at in intervals for count in loads.unit_gathers(at)]
         scatters = share.microbatches if data.scatters_each else 1
@@ -279,6 +280,26 @@ def whole_calls(share: RankShare) -> Iterator[PricedCall]:
         for axes, size in over:
             seconds = share.prices.collective_s("all-gather", size, axes)
             yield PricedCall(WHOLE, "all-gather", span(share, axes), int(size), copies, seconds)
+
+
+def server_calls(share: RankShare) -> Iterator[PricedCall]:
+    """Pushes to parameter servers and pulls from them, with a way's seconds shared out by bytes."""
+    data, parameters, others = share.loads.data, held(share), share.loads.data.size - 1
+    ranks, owners = server_ranks(data.servers, data.size), shards(parameter_sizes(parameters), data.servers)
+    mine, theirs = ([p for p in parameters if (ranks[owners[p.name]] == share.rank) == here] for here in (True, False))
+    own, rest = (sum(parameter_sizes(each).values()) for each in (mine, theirs))
+    summed, stored, over = data.prices.summed, data.prices.stored, span(share, data.axis)
+    padding, beside = (padding_bytes(share, each, summed / stored) for each in (mine, theirs))
+    push_s = sum(pushed_s(share.loads, at)[0] for at in share.intervals)
+    pull_s = sum(share.loads.once_s(at)[0] for at in share.intervals) - push_s
+    for where, spent_s, sent, received, paddings in (
+        ("gradients", push_s, summed * rest, others * summed * own, (beside, others * padding)),
+        ("parameters", pull_s, others * stored * own, stored * rest, (0, 0)),
+    ):
+        for kind, size, more in zip(("send", "receive"), (sent, received), paddings, strict=True):
+            if size:
+                part_s = spent_s * size / (sent + received)
+                yield PricedCall(where, kind, over, int(size), 1, part_s, parts=True, padding=more)
 
 
 def span(share: RankShare, axes: str) -> Span:

@@ -45,7 +45,7 @@ class PlanPrices:
         return self.lowered.mesh
 
     def share(self, trace: RankTrace) -> RankShare:
-        return RankShare(self, trace.stages, trace.microbatches)
+        return RankShare(self, trace.stages, trace.microbatches, trace.rank)
 
     def span(self, axes: Sequence[str]) -> Span:
         """Of a group over these axes; () where it has one member."""
@@ -67,11 +67,13 @@ class RankShare:
 
     stages        of the chain, by number
     microbatches  that it runs, which may be fewer than planned
+    rank          its number
     """
 
     plan: PlanPrices
     stages: tuple[int, ...]
     microbatches: int
+    rank: int = 0
 
     @property
     def loads(self) -> StageModel:

@@ -20,6 +20,7 @@ from autoplan.rehearsal.pricing.priced_plan import PlanPrices, RankShare
 from autoplan.rehearsal.records import Call, RankTrace
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.inter_op.chain_costs import divided_backward
+from autoplan.search.predict import pushed_s
 
 UPDATE = "update"
 GATHERED_COPIES, SCATTERED_COPIES = "fsdp.split_with_sizes_copy", "fsdp.chunk_cat"
@@ -241,10 +242,11 @@ def update_s(share: RankShare) -> float:
 
 
 def met_s(share: RankShare) -> float:
-    """Of replicas that meet their neighbours after each update."""
-    data = share.loads.data
-    meets = data.neighbours > 0 and data.local_steps == 1
-    return sum(share.loads.once_s(at)[0] for at in share.intervals) if meets else 0.0
+    """Of replicas that meet their neighbours after each update, or pull from servers."""
+    loads, data = share.loads, share.loads.data
+    meets = (data.neighbours > 0 and data.local_steps == 1) or data.servers > 0
+    before_s = sum(pushed_s(loads, at)[0] for at in share.intervals) if data.servers else 0.0
+    return sum(loads.once_s(at)[0] for at in share.intervals) - before_s if meets else 0.0
 
 
 def spread(found: list[float], total_s: float, calls: Sequence[Call], weights: Sequence[float]) -> None:

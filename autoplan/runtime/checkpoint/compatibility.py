@@ -4,7 +4,7 @@ The precision that values are stored in may be another: they are converted as th
 would keep of this plan's parameters.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.optim.asynchronous.outer_steps import BEGUN, OUTER_MOMENTUM
+from autoplan.runtime.optim.asynchronous.weight_stashing import STALE
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.streamed_optimizer import state_memory
 from autoplan.runtime.parallel.compression.compressor import ERROR
@@ -27,7 +28,7 @@ from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 BESIDE = {
     BEGUN: "what a round of DiLoCo began with", OUTER_MOMENTUM: "DiLoCo's outer momentum",
-    "stale": "the version before of each parameter (PipeDream-2BW)",
+    STALE: "older versions of each parameter",
 }  # fmt: skip
 """What asynchronous rules keep of parameters, by kind (``checkpoint.keys``)."""
 OF_THIS_MODEL = "give a checkpoint of this model"
@@ -91,13 +92,18 @@ def tell_conversions(snapshot: Snapshot, saved: Mapping[str, object], source: Pa
 def tell_rules(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
     """The first rank tells what an asynchronous rule kept of parameters and this plan has no use for, and what this
     plan's rule keeps and the checkpoint lacks."""
-    there, here = {key.partition("/")[0] for key in saved} & BESIDE.keys(), snapshot.beside.keys() & BESIDE.keys()
-    dropped = [BESIDE[kind] for kind in sorted(there - here)]
-    lacking = [BESIDE[kind] for kind in sorted(here - there)]
+    there, here = {key.partition("/")[0] for key in saved}, snapshot.beside.keys()
+    dropped, lacking = words_of(there - here), words_of(here - there)
     if dropped and dist.get_rank() == 0:
         note(f"{source}: it holds {' and '.join(dropped)}: dropped, for the plan's steps have none")
     if lacking and dist.get_rank() == 0:
         note(f"{source}: it lacks {' and '.join(lacking)}: these begin anew, from the parameters that it holds")
+
+
+def words_of(kinds: Iterable[str]) -> list[str]:
+    """What rules keep of these kinds, each once; of an older version, "stale-2", as of "stale"."""
+    known = (BESIDE.get(kind.partition("-")[0], "") for kind in sorted(kinds))
+    return list(dict.fromkeys(filter(None, known)))
 
 
 def check_moments(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
@@ -126,7 +132,7 @@ def fields_kept(training: Training, dims: int, dtype: torch.dtype = torch.float3
 
 def new_optimizer_state(snapshot: Snapshot, saved: Mapping[str, object]) -> dict[str, dict[str, Tensor]]:
     """Memory for the optimizer state that a checkpoint holds of this rank's parameters, by name and field."""
-    by_name = {h.name: h for h in snapshot.held if h.stored.trainable}
+    by_name = {h.name: h for h in snapshot.held if h.stored.trainable and h.here}
     moments: dict[str, dict[str, Tensor]] = {}
     kept: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
     for name, field, entry in saved_moments(saved):

@@ -2,7 +2,8 @@
 
 Order: `own_box` (which box of a tensor a rank keeps), `sharded_parameter` (a parameter on one rank), `parameters` (what
 a module asks for), `flat_param_views` (a user's matrices in a flat parameter), `meshes` (torch's meshes in another
-order of axes), `whole_tensors` (whole tensors from parts), `compression` (compressed gradients), `gradient_buckets`
-(gradient sums once a step), `zero` (ZeRO by fully_shard), `seeding` (what ranks draw), `compiled` (compiled segments),
-`stages` (the stages of one rank), `counting` (denominators before a step, the loss after it).
+order of axes), `whole_tensors` (whole tensors from parts), `compression` (compressed gradients), `parameter_server`
+(gradients pushed, weights pulled), `gradient_buckets` (gradient sums once a step), `zero` (ZeRO by fully_shard),
+`seeding` (what ranks draw), `compiled` (compiled segments), `stages` (the stages of one rank), `counting` (denominators
+before a step, the loss after it).
 """

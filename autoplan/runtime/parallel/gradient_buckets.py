@@ -9,6 +9,9 @@ part of it late, follows the backward. Between microbatches nothing is exchanged
 the stage before waits for, begins after its last backward: the sums would slow what all wait for, and run beside the
 others' backwards as well.
 
+Gradients of parameters that a server has (``runtime.parallel.parameter_server``) go there in such buckets, and other
+ranks are left with none.
+
 Gradients that go compressed lie in no bucket: once all buckets have begun they are sent
 (``runtime.parallel.compression``), or in a training's first steps summed whole.
 
@@ -32,6 +35,7 @@ from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.compression.compressor import Compressor
 from autoplan.runtime.parallel.compression.kinds import compressor
+from autoplan.runtime.parallel.parameter_server import Push
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
@@ -46,12 +50,14 @@ class Bucket:
     groups    over which they are summed, one after another
     expected  how many backwards of a microbatch give each a gradient; 0 where no hook sees it
     dtype     in which they are summed over the first; None: the one in which they are
+    owner     the rank in the group to which they are pushed, the only one that then has the sum; None: all have it
     """
 
     def __init__(
         self, held: Sequence[ShardedParameter], groups: Sequence[ProcessGroup], expected: Sequence[int],
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | None = None, owner: int | None = None,
     ) -> None:  # fmt: skip
+        self.owner = owner
         self.held, self.groups, self.expected = tuple(held), tuple(groups), tuple(expected)
         values = [h.values for h in held]
         stored, device = values[0].dtype, held[0].parameter.device
@@ -68,7 +74,7 @@ class Bucket:
         self.came = [0] * len(self.held)
         self.pending = len(self.held)
         self.missing: tuple[int, ...] = ()
-        self.work: dist.Work | None = None
+        self.work: dist.Work | Push | None = None
 
     def take(self, place: int) -> None:
         """A backward has given a gradient, or added to it."""
@@ -100,12 +106,19 @@ class Bucket:
                 self.keep(place)
         if self.sent is not self.flat:
             self.sent.copy_(self.flat)
-        self.work = dist.all_reduce(self.sent, group=self.groups[0], async_op=True)
+        if self.owner is not None:
+            self.work = Push(self.sent, self.groups[0], self.owner)
+        else:
+            self.work = dist.all_reduce(self.sent, group=self.groups[0], async_op=True)
 
     def finish(self) -> None:
         """Waits for the sum, takes those that follow it, and gives every parameter its gradient."""
         assert self.work is not None
         self.work.wait()
+        if self.owner not in (None, self.groups[0].rank()):
+            for held in self.held:
+                held.parameter.grad = None
+            return
         if self.sent is not self.flat:
             self.flat.copy_(self.sent)
         for group in self.groups[1:]:
@@ -289,17 +302,18 @@ def rank_buckets(
         known = [group for group in over if group is not None]
         for places in cut([h.values.numel() * h.values.element_size() for h in members]) if known else ():
             few = [members[i] for i in places]
-            found.append(Bucket(few, known, [backwards(spec, h, rank) for h in few], reduce_dtype(spec, names)))
+            expected, owner = [backwards(spec, h, rank) for h in few], spec.owners.get(few[0].name)
+            found.append(Bucket(few, known, expected, reduce_dtype(spec, names), owner))
     return sorted(found, key=lambda bucket: (bucket.held[-1].sharded, place[bucket.held[-1].name]))
 
 
 def alike(spec: ProgramSpec, held: Sequence[ShardedParameter]) -> list[list[ShardedParameter]]:
     """Parameters whose gradients are summed over the same axes and between the same stages, are of one dtype, and come
-    by hooks or late, from fully_shard."""
+    by hooks or late, from fully_shard; or are pushed to the same server."""
     kinds: dict[tuple, list[ShardedParameter]] = {}
     for each in held:
-        ranks, dtype = spec.pipeline_ranks(each.stored), each.values.dtype
-        kinds.setdefault((summed_axes(spec, each.stored), ranks, each.sharded, dtype), []).append(each)
+        ranks, dtype, owner = spec.pipeline_ranks(each.stored), each.values.dtype, spec.owners.get(each.name)
+        kinds.setdefault((summed_axes(spec, each.stored), ranks, each.sharded, dtype, owner), []).append(each)
     return list(kinds.values())
 
 

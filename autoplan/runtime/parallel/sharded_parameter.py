@@ -23,10 +23,11 @@ class ShardedParameter:
     parameter  what the program computes with: plain, or a DTensor over ``axes`` where ZeRO splits it
     axes       the axes that ZeRO splits it over (``spec.shard_axes``)
     part       the box of the whole tensor that this rank keeps
-    copies     ranks of the world that keep this same box
+    copies     ranks of the world that keep this same box, and its gradient
     master     this rank's part as it is updated, where that isn't the parameter itself: in float32 under mixed
                precision, in the host's memory or on its disk where the optimizer is offloaded
                (``runtime.optim.masters``, ``runtime.optim.streamed_optimizer``)
+    here       whether this rank updates it; a parameter server on another may
     """
 
     stored: StoredParameter
@@ -35,6 +36,7 @@ class ShardedParameter:
     part: Part
     copies: int
     master: nn.Parameter | None = None
+    here: bool = True
 
     @property
     def name(self) -> str:
@@ -84,7 +86,8 @@ def sharded_parameters(
             part = rows_of(part, spec.shard_ways(over), spec.shard_index(over, coordinates))
         parameter = parameters[stored.name]
         master = master_of(spec, stored, local(parameter.detach()), on_disk)
-        held.append(ShardedParameter(stored, parameter, over, part, copies(spec, stored), master))
+        here = spec.owners.get(stored.name, coordinates.get(DATA, 0)) == coordinates.get(DATA, 0)
+        held.append(ShardedParameter(stored, parameter, over, part, copies(spec, stored), master, here))
         assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
     return tuple(held)
 
@@ -105,8 +108,9 @@ def master_of(
 
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:
-    """Ranks of the world that keep the same box of a parameter; of a replica where each steps by itself."""
-    alone = spec.zero_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
+    """Ranks of the world that keep the same box of a parameter; of a replica where each steps by itself. Of what a
+    server has the gradient is there alone."""
+    alone = spec.zero_axes(stored) or ((DATA,) if spec.parallelism.steps_locally or spec.owners else ())
     replicated = [
         axis.size
         for axis in spec.lowered.mesh.device_axes

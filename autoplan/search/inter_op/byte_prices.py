@@ -59,7 +59,8 @@ def host_price(loads: StageModel) -> Weights:
     data = loads.data
     if not data.offloads:
         return Weights()
-    one_s, two_s = (update_s(n * STREAMED * data.optimizer_share, loads.passes, data, loads.states) for n in (1, 2))
+    updated = STREAMED * data.optimizer_share * data.updated
+    one_s, two_s = (update_s(n * updated, loads.passes, data, loads.states) for n in (1, 2))
     return Weights((two_s - one_s) / STREAMED / loads.candidate.microbatches, 0.0)
 
 

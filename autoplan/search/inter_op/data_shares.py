@@ -13,7 +13,7 @@ from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, in_one_rou
 from autoplan.cost.prices import Prices
 from autoplan.cost.sent_compressed import compressed_cost, kept_bytes
 from autoplan.cost.zero_costs import DataAxis
-from autoplan.ir.buckets import Compression
+from autoplan.ir.buckets import Compression, shard_sizes
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
@@ -34,7 +34,17 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
         averaged=1.0 if candidate.outer_optimizer or candidate.gossip else 1.0 + states,
         versions=candidate.versions, axis=",".join(axes), wide=candidate.wide, replicas=candidate.dp_replicate,
         compressed=candidate.compressed, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
+        servers=candidate.servers,
     )  # fmt: skip
+
+
+def with_shards(data: DataAxis, held: HeldParameters) -> DataAxis:
+    """The axis with what each of its parameter servers has of these parameters, the model's trained ones."""
+    sizes = {name: float(size) for segment in held.segments for name, size in segment}
+    if not data.servers or not sizes:
+        return data
+    each = shard_sizes(sizes, data.servers)
+    return replace(data, shards=tuple(size / sum(each) for size in each))
 
 
 def neighbours(graph: str, replicas: int) -> int:

@@ -202,7 +202,7 @@ class StageModel:
         data = self.data
         if data.offloads or not data.prices.training or self.one_pass:
             return 0.0 * total
-        share = data.optimizer_share
+        share = data.optimizer_share * data.updated
         return update_bytes(total * share, largest * share, together=not data.prices.device.composes)
 
     def recomputed(self, at: Interval, recompute: int, selective: int) -> tuple[np.ndarray, np.ndarray]:
@@ -273,8 +273,7 @@ class StageModel:
         return float(self.chain.forward_s[slice(*at)].sum())
 
     def backward_s(self, at: Interval, recompute: int, selective: int = 0) -> float:
-        run = slice(*at)
-        full, part = self.recomputed(at, recompute, selective)
+        run, (full, part) = slice(*at), self.recomputed(at, recompute, selective)
         again_s = self.chain.forward_s[run][full].sum() + self.chain.again_s[run][part].sum()
         return float(self.chain.backward_s[run].sum() + again_s)
 
@@ -296,11 +295,12 @@ class StageModel:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
         units, sent = self.unit_bytes(at), cost_of_compressed(self.data, self.chain.held, at)
-        spent_s, hidden_s = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at))
+        once, every_s = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at)), forward_s + backward_s
+        spent_s, hidden_s = self.data.with_pulls(once, parameters, self.candidate.microbatches * every_s)
         sums = self.summed_bytes(at).items()
         summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums) + self.tied_s(at)
         elsewhere = self.elsewhere_bytes(at)
-        updated = (parameters - elsewhere) * self.data.optimizer_share
+        updated = (parameters - elsewhere) * self.data.optimizer_share * self.data.updated
         local_s = self.data.copies_once_s(parameters, parameters - sum(sum(unit.values()) for unit in units))
         local_s += update_s(updated, self.passes, self.data, self.states)
         if sent is not None:

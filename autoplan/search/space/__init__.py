@@ -6,6 +6,7 @@
     context_parallel   and of one, along which rows are split: sequence, vocabulary, experts, tables
     axis_systems       what a candidate asks of its operator axes, each axis for itself
     candidates         every combination of mesh, microbatch, schedule, ZeRO level, recomputation and offload
+    gradient_checks    what compressed gradients, and parameter servers, can't go with
     pinned_checks      the errors for what a user pins and can't be
     one_line, systems  a parallelism as a user writes it, and the named systems as sets of pinned fields
     heterogeneous      clusters of several kinds of device: which kind each pipeline rank is on

@@ -49,7 +49,9 @@ class Candidate:
     folds           further axes over which experts are split
     cp_attention    how attention is split over cp: "heads", "rows" or "ring"; "" without that axis
     dp_replicate    replicas along dp of what ZeRO shards over the rest of it
-    versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
+    versions        of the weights, of the oldest of which gradients are: 2 of PipeDream-2BW, 1 and the staleness of
+                    servers
+    servers         data ranks that are parameter servers; 0: gradients are summed on all ranks
     gossip          the graph on which replicas that step by themselves meet their neighbours; "": all are averaged
     compressed      how gradients go over the data axis; None: they are summed whole
     """
@@ -76,6 +78,7 @@ class Candidate:
     outer_optimizer: str = ""
     compressed: Compression | None = None
     gossip: str = ""
+    servers: int = 0
 
     @property
     def stages(self) -> int:
@@ -209,8 +212,9 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                         yield Candidate(
                             pp, outer, tp, rows * folding.data, microbatches, zero, schedule, recompute,
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
-                            pinned.local_steps or 1, 1 + pinned.two_versions, folding.data, cp, attention, replicas,
+                            pinned.local_steps or 1, 1 + pinned.older_versions, folding.data, cp, attention, replicas,
                             folding.beside, pinned.outer_optimizer or "", pinned.compressed, pinned.gossip or "",
+                            pinned.servers or 0,
                         )  # fmt: skip
 
 
@@ -264,6 +268,7 @@ def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int,
         for pp in divisors(devices // tp):
             dp = devices // tp // pp
             wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp) and not (pinned.two_versions and pp == 1)
+            wanted = wanted and (not pinned.servers or dp == limits.devices > 1)
             if wanted and pp <= limits.segments and limits.rows % dp == 0 and not ("dp" in alone and dp > 1):
                 yield pp, dp, cp, tp
 

@@ -95,6 +95,7 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
         (others, f"offload of {text(others)}"),
         (any(True for _ in beside("local_steps", 2)), "replicas that step by themselves"),
         (any(True for _ in beside("compression", "powersgd")), "compressed gradients"),
+        (any(True for _ in beside("servers", 1)), "parameter servers"),
         (any(s not in tried for s in settings(limits, pinned)), "some sizes of microbatches"),
     )
     return tuple(words for left, words in told if left)

@@ -48,7 +48,7 @@ FIELDS: Mapping[str, object] = {
     "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "pipeline_schedule": "", "virtual_stages": 1,
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
-    "compression": "", "compression_rank": 1, "gossip": "",
+    "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
     "compression_rate": 1.0,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
@@ -170,6 +170,8 @@ def _phrases() -> Iterator[Phrase]:
     yield phrase(outer, lambda m: {"local_steps": int(m[2]), "outer_optimizer": m[1].lower()})
     graph = r"neighbours on an? (\w+) graph averaged every (?:(\d+) steps|step)"
     yield phrase(graph, lambda m: {"gossip": m[1].lower(), **({"local_steps": int(m[2])} if m[2] else {})})
+    yield phrase(r"(\d+) parameter servers?", lambda m: {"servers": int(m[1])})
+    yield phrase(r"weights (\d+) updates? old", lambda m: {"staleness": int(m[1])})
     powersgd = {"compression": "powersgd"}
     yield phrase(r"PowerSGD of rank (\d+)", lambda m: {**powersgd, "compression_rank": int(m[1])})
     topk = {"compression": "topk"}

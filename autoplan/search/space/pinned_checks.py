@@ -11,21 +11,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autoplan.arguments.values import is_number
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
-from autoplan.option_values import ELEMENTWISE, OF_OPTIMIZER, ON_DISK
+from autoplan.option_values import ELEMENTWISE, ON_DISK
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
-
-Conflict = tuple[object, str, str, str]
-"""Whether it is there, what is given, why that can't be, and the remedy."""
-OF_ONE_KIND = (
-    ("compression_rank", "powersgd", "factors of low rank have one"),
-    ("compression_rate", "topk", "it is the share of elements that top-k sends"),
+from autoplan.search.space.gradient_checks import (
+    Conflict,
+    compressed_training,
+    compression_conflicts,
+    raise_first,
+    served_training,
+    server_conflicts,
 )
-"""Fields of one compression alone, which it is, and why."""
 
 
 def check_pinned(limits: SpaceLimits, pinned: Parallelism) -> None:
@@ -47,6 +46,14 @@ def check_supported(pinned: Parallelism) -> None:
     if pinned.steps_locally or pinned.two_versions or pinned.outer_optimizer:
         raise_first(asynchronous_conflicts(pinned))
     raise_first(compression_conflicts(pinned))
+    if pinned.staleness and not pinned.servers:
+        cause = "it counts the updates of parameter servers that a worker's weights are behind"
+        raise ParallelismError(f"staleness={pinned.staleness}", cause, "give servers=1 or more, too, or leave it out")
+
+
+def check_servers(pinned: Parallelism, devices: int) -> None:
+    """ParallelismError for what parameter servers on so many devices can't go with."""
+    raise_first(server_conflicts(pinned, devices))
 
 
 def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
@@ -54,17 +61,12 @@ def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
     compressed in the way that they are computed."""
     if isinstance(training, Training):
         raise_first(compressed_training(pinned, training))
-    elif pinned.asynchronous:
-        given = "compression" if pinned.compression else "pipeline_schedule"
+        raise_first(served_training(pinned, training))
+    elif pinned.asynchronous or pinned.servers:
+        given = "servers" if pinned.servers else "compression" if pinned.compression else "pipeline_schedule"
         given = "gossip" if pinned.gossip else "local_steps" if pinned.steps_locally else given
         cause = "it says when weights are updated, and a forward alone updates none"
         raise ParallelismError(f"{given}={getattr(pinned, given)!r} with Inference()", cause, "leave it out")
-
-
-def raise_first(conflicts: Iterator[Conflict]) -> None:
-    for there, *error in conflicts:
-        if there:
-            raise ParallelismError(*error)
 
 
 def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
@@ -134,87 +136,6 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         "neighbours have no beginning in common that it could update", "use one or the other",
     )  # fmt: skip
     yield two and pinned.pp == 1, f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more"
-
-
-def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
-    """What gradients that go compressed can't go with."""
-    what = f"compression={pinned.compression!r}"
-    for field, kind, why in OF_ONE_KIND:
-        yield (
-            getattr(pinned, field) and pinned.compression != kind, f"{field}={getattr(pinned, field)}",
-            f"{why}, and compression={pinned.compression!r}", f"give compression={kind!r}, or leave it out",
-        )  # fmt: skip
-    how, rate = pinned.compressed, pinned.compression_rate
-    yield (
-        rate is not None and not (is_number(rate) and 0 < rate <= 1), f"compression_rate={rate!r}",
-        "it is the share of elements that are sent", "give for example 0.01",
-    )  # fmt: skip
-    if how is None:
-        return
-    yield (
-        pinned.zero, f"{what} with zero={pinned.zero}",
-        "fully_shard sums gradients itself, each rank its part, whole", "use zero=0",
-    )  # fmt: skip
-    yield (
-        pinned.offload in (*OF_OPTIMIZER, "parameters"), f"{what} with offload={pinned.offload!r}",
-        "what it takes and leaves out lies beside the gradients, on the device", "leave offload out",
-    )  # fmt: skip
-    yield (
-        pinned.steps_locally, f"{what} with local_steps={pinned.local_steps} or gossip={pinned.gossip!r}",
-        "replicas that step by themselves sum no gradients", "use one or the other",
-    )  # fmt: skip
-    yield (
-        pinned.two_versions, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
-        "with gradients of older weights there is no rule of it", "use one or the other",
-    )  # fmt: skip
-    for name, size in () if how.linear else (("cp", pinned.cp), ("ep", pinned.ep)):
-        yield (
-            (size or 1) > 1, f"{what} with {name}={size}",
-            "it compresses the gradient of a replica's rows, of which each rank there has a part", f"give {name}=1",
-        )  # fmt: skip
-    yield pinned.dp == 1, f"{what} with dp=1", "no gradient goes over the data axis", "give dp=2 or more"
-
-
-def compressed_training(pinned: Parallelism, training: Training) -> Iterator[Conflict]:
-    """What of a training gradients that go compressed can't go with."""
-    if not pinned.compression:
-        return
-    what = f"compression={pinned.compression!r}"
-    yield (
-        training.scales_loss, f"{what} with precision={training.precision!r}",
-        "what a step leaves out would be added under another scale of the loss", "use bf16-mixed",
-    )  # fmt: skip
-    yield (
-        training.precision == "bf16", f"{what} with precision='bf16'",
-        "what a step leaves out would be lost in rounding", "use bf16-mixed",
-    )  # fmt: skip
-    yield (
-        training.reduce_dtype, f"{what} with reduce_dtype={training.reduce_dtype!r}",
-        "what is sent is added up as gradients are stored", "use one or the other",
-    )  # fmt: skip
-    if pinned.compression == "1bit":
-        yield from one_bit_training(what, training)
-
-
-def one_bit_training(what: str, training: Training) -> Iterator[Conflict]:
-    """What of a training 1-bit Adam can't go with."""
-    start = training.compression_start
-    yield (
-        training.optimizer not in ("adam", "adamw"), f"{what} with optimizer={training.optimizer!r}",
-        "it sends Adam's momentum", "use adamw or adam",
-    )  # fmt: skip
-    yield (
-        training.clip_grad_norm, f"{what} with clip_grad_norm={training.clip_grad_norm}",
-        "what is sent is a momentum, whose change isn't a gradient's norm", "leave it out",
-    )  # fmt: skip
-    yield (
-        start == 0, f"{what} with compression_start=0", "before the first update there is no variance to freeze",
-        "give 15 to 25% of the training's steps",
-    )  # fmt: skip
-    yield (
-        training.optimizer_options, f"{what} with optimizer_options={dict(training.optimizer_options)!r}",
-        "its own Adam has a learning rate, betas, eps and a weight decay alone", "leave them out",
-    )  # fmt: skip
 
 
 def check_product(devices: int, pinned: Parallelism) -> None:

@@ -15,7 +15,7 @@ from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.search.space.context_parallel import ROW_SYSTEMS
 from autoplan.search.space.one_line import read_text
-from autoplan.search.space.pinned_checks import check_offload, check_product, check_supported
+from autoplan.search.space.pinned_checks import check_offload, check_product, check_servers, check_supported
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 from autoplan.search.space.tensor_axes import system_factors
 
@@ -64,6 +64,16 @@ def compressed(kind: str) -> Callable[[ClusterSpec], Parallelism]:
     return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, compression=kind)
 
 
+def parameter_server(staleness: int | None = None, *, central: bool = False) -> Callable[[ClusterSpec], Parallelism]:
+    """Weights and optimizer state in shards on all workers (Li et al. 2014); central: all of them on one."""
+
+    def pinned(cluster: ClusterSpec) -> Parallelism:
+        servers = 1 if central else cluster.devices
+        return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, servers=servers, staleness=staleness)
+
+    return pinned
+
+
 def hybrid(cluster: ClusterSpec) -> Parallelism:
     """Data, tensor and pipeline axes of at least 2 each where the cluster has eight devices; sizes are searched."""
     devices = cluster.devices
@@ -97,6 +107,13 @@ def on_one_axis(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
     return replace(pinned, tp=tp)
 
 
+def with_servers(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
+    """Parameter servers with all devices along the data axis, as they are there alone; ParallelismError for what they
+    can't go with."""
+    check_servers(pinned, cluster.devices)
+    return replace(pinned, dp=pinned.dp or cluster.devices, tp=1, pp=1, cp=None, ep=None, zero=0, dp_replicate=1)
+
+
 def node_or_cluster(cluster: ClusterSpec) -> int:
     """Devices of a node; of the cluster where a node has one."""
     return cluster.devices_per_node if cluster.devices_per_node > 1 else cluster.devices
@@ -126,6 +143,8 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "fsdp": data_parallel(3),
     "zero-offload": zero_offload,
     "zero-infinity": zero_infinity,
+    "parameter-server": parameter_server(),
+    "central-server": parameter_server(central=True),
     "tensor-parallel": tensor_parallel(None),
     "megatron": tensor_parallel(False),
     "megatron-sp": tensor_parallel(True),
@@ -146,11 +165,14 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "int8": compressed("int8"),
     "topk": compressed("topk"),
     "1bit-adam": compressed("1bit"),
+    "stale-server": parameter_server(staleness=1),
 }
 
 LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
 OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
-ASYNCHRONOUS = ("local-sgd", "diloco", "pipedream-2bw", "gossip", "powersgd", "int8", "topk", "1bit-adam")
+ASYNCHRONOUS = (
+    "local-sgd", "diloco", "pipedream-2bw", "gossip", "powersgd", "int8", "topk", "1bit-adam", "stale-server",
+)  # fmt: skip
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 
 CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor parallel in the node", "tensor-parallel"))
@@ -179,6 +201,8 @@ def resolve(parallelism: str | Parallelism, cluster: ClusterSpec) -> Parallelism
     if parallelism.tensor_system is not None:
         fill = on_one_axis if parallelism.tensor_system in ROW_SYSTEMS else on_grid
         parallelism = fill(parallelism, cluster)
+    if parallelism.servers is not None:
+        parallelism = with_servers(parallelism, cluster)
     check_supported(parallelism)
     check_offload(parallelism, cluster)
     check_product(cluster.devices, parallelism)

@@ -27,7 +27,7 @@ Meet = Callable[[Sequence[nn.Module], Sequence[torch.optim.Optimizer], int], Non
 def train_by_rule(
     module: nn.Module, loss_fn: Callable | None, batch: Batch, training: Training, record: PlanRecord, steps: int
 ) -> Run:
-    """``steps`` optimizer steps on one batch, in float64: local SGD's, PipeDream-2BW's or a compression's (see
+    """``steps`` optimizer steps on one batch, in float64: local SGD's, a compression's, or of older weights (see
     ``runtime.optim.asynchronous`` and ``runtime.parallel.compression``). Of local SGD's replicas the loss, the
     gradients and the parameters are the mean."""
     parallelism, microbatches = record.chosen.parallelism, record.chosen.microbatches
@@ -49,7 +49,7 @@ def train_by_rule(
             return backward(one, loss_fn, rows, training)
 
         return train_compressed(module, one_loss, batch, training, Compressed(module, record, training.seed), steps)
-    return train_on_older(module, loss_of, batch, training, steps)
+    return train_on_older(module, loss_of, batch, training, steps, parallelism.older_versions)
 
 
 def train_replicas(
@@ -94,21 +94,22 @@ class Outer:
 
 def train_on_older(
     module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], batch: Batch, training: Training, steps: int,
+    updates: int = 1,
 ) -> Run:  # fmt: skip
-    """Gradients at the weights before the last update, applied to the newest."""
+    """Gradients at the weights so many updates before the newest, applied to these."""
     optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
-    older = values(module)
+    older = [values(module)] * updates
     losses: list[float] = []
     gradients: dict[str, Tensor] = {}
     for step in range(steps):
         newest = values(module)
-        put(module, older)
+        put(module, older[-1])
         optimizer.zero_grad()
         losses.append(loss_of(module, batch))
         if step == 0:
             gradients = gradients_of(module)
         put(module, newest)
-        older = newest
+        older = [newest, *older[:-1]]
         update(module, optimizer, training)
     return Run(tuple(losses), gradients, state_of(module))
 

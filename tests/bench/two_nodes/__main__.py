@@ -1,9 +1,11 @@
 """Every named system on two nodes: it trains there, saves, is started again and goes on, as on one node.
 
 Two nodes are made of one machine by a tool that joins two network namespaces by a slow link; torchrun runs in each.
-All trainings on nodes of one size share three starts of torchrun. Then train.py itself, in which ranks are killed.
+All trainings on nodes of one size share three starts of torchrun. Then train.py itself, in which ranks are killed; and
+step times, predicted and measured, of gradients that are summed or pushed to servers.
 
-    python -m tests.bench.two_nodes --two-nodes PATH [--write docs/appendix/two_nodes.md] [--system NAME] [--no-script]
+    python -m tests.bench.two_nodes --two-nodes PATH [--write docs/appendix/two_nodes.md] [--system NAME]
+        [--no-script] [--no-steps]
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tests.bench.live.clusters import TWO_NODES, Cluster, Missing
 from tests.bench.two_nodes.cases import SIZES, Case, all_cases
 from tests.bench.two_nodes.document import document
 from tests.bench.two_nodes.script import kills
+from tests.bench.two_nodes.steps import timed
 from tests.bench.two_nodes.trainings import RATE, Row, Trainings, one_device, say
 from tests.kill.case import Outcome
 
@@ -34,6 +37,7 @@ def arguments() -> argparse.Namespace:
                         help="the tool that makes two nodes of one machine")  # fmt: skip
     parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only this one (repeatable)")
     parser.add_argument("--no-script", action="store_true", help="without train.py and its kills")
+    parser.add_argument("--no-steps", action="store_true", help="without step times")
     parser.add_argument("--write", type=Path, help="the document that is written")
     parser.add_argument("--keep", type=Path, help="folder for plans, checkpoints and logs; else a temporary one")
     return parser.parse_args()
@@ -78,7 +82,8 @@ def main() -> int:
         root.mkdir(parents=True, exist_ok=True)
         rows = trained([case for case in wanted if case.processes], root, tool)
         outcomes = [] if options.no_script else scripts(root / "script", tool)
-    text = document(rows, [case for case in wanted if not case.processes], outcomes)
+        times = [] if options.no_steps else timed(root / "steps", tool, say)
+    text = document(rows, [case for case in wanted if not case.processes], outcomes, times)
     say(f"{text}\n{time.perf_counter() - began:.0f} s in all")
     if options.write:
         options.write.write_text(text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.bench.live.measured import Row as Timed
+from tests.bench.two_nodes import steps
 from tests.bench.two_nodes.cases import Case
 from tests.bench.two_nodes.trainings import FLOAT64, HALF, RATE, STEPS, Row
 from tests.kill.case import Outcome
@@ -24,8 +26,11 @@ make two-nodes          # python -m tests.bench.two_nodes --two-nodes PATH --wri
 """
 
 
-def document(rows: Sequence[Row], left_out: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
-    return HEADER + "\n\n".join(filter(None, (table(rows), reasons(left_out), scripts(outcomes)))) + "\n"
+def document(
+    rows: Sequence[Row], left_out: Sequence[Case], outcomes: Sequence[Outcome], timed: Sequence[Timed] = ()
+) -> str:
+    parts = (table(rows), reasons(left_out), scripts(outcomes), steps.section(timed) if timed else "")
+    return HEADER + "\n\n".join(filter(None, parts)) + "\n"
 
 
 def table(rows: Sequence[Row]) -> str:

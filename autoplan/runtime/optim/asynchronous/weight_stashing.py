@@ -1,7 +1,12 @@
-"""Two versions of the weights (PipeDream-2BW): gradients are those of the version before the one that they change.
+"""Older versions of the weights: gradients are those of a version before the one that they change.
 
-    W(t+1) = W(t) - update(gradient at W(t-1)),   W(-1) = W(0)
+    W(t+1) = W(t) - update(gradient at W(t-s)),   W(-1) = W(-2) = … = W(0)
 
+PipeDream-2BW has s = 1, stale parameter servers any s: every worker's gradients are as old as stale synchronous servers
+allow them to be (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"),
+in every run the same. New weights are pulled while the step that doesn't need them computes.
+
+Of PipeDream-2BW:
 Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1. It is the rule by which a
 pipeline needs no flush between two steps: a microbatch meets one version from end to end while the step before is still
 on its way back.
@@ -11,6 +16,7 @@ it was given, with all of its gradients complete, so a step's last backward is a
 forward. The bubble is 1F1B's, and is priced so; no time is gained by the older version, and its memory is held.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -20,26 +26,38 @@ from torch.optim import Optimizer
 
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
+STALE = "stale"
+"""The kind of what a checkpoint has of the version before; of those before it "stale-2" and so on."""
 
-class TwoVersions:
-    """The older version of a rank's parameters, W(t-1), beside the newest, W(t), which stays where parameters lie.
 
-    Both are what the program computes with; a master there is of the newest alone.
+class OlderVersions:
+    """Versions of a rank's parameters, W(t-1) to W(t-s), beside the newest, W(t), which stays where parameters lie.
+
+    All are what the program computes with; a master there is of the newest alone.
+
+    count   s
+    older   each version by the parameters' names, the newest of them first
     """
 
-    def __init__(self, held: Sequence[ShardedParameter], optimizer: Optimizer) -> None:
+    def __init__(self, held: Sequence[ShardedParameter], optimizer: Optimizer, count: int) -> None:
         self.held = tuple(h for h in held if h.stored.trainable)
-        self.older = {h.name: torch.empty_like(h.parameter.detach()) for h in self.held}
+        self.older = deque({h.name: torch.empty_like(h.parameter.detach()) for h in self.held} for _ in range(count))
         optimizer.register_step_pre_hook(lambda *_: self.keep())
 
     def keep(self) -> None:
-        """Now the newest is the older: before an update, and once something other than an update has set it."""
+        """Before an update: the newest is now an older one, and the oldest is let go."""
+        self.older.rotate(1)
         for each in self.held:
-            self.older[each.name].copy_(each.parameter.detach())
+            self.older[0][each.name].copy_(each.parameter.detach())
+
+    def begin(self) -> None:
+        """Something other than an update has set the newest: there was nothing before it."""
+        for _ in range(len(self.older)):
+            self.keep()
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Within it the program computes with the older version; gradients stay."""
+        """Within it the program computes with the oldest version; gradients stay."""
         self.swap()
         try:
             yield
@@ -47,12 +65,13 @@ class TwoVersions:
             self.swap()
 
     def swap(self) -> None:
-        """Exchanges the memory that a parameter and its older version have; nothing is copied."""
+        """Exchanges the memory that a parameter and its oldest version have; nothing is copied."""
         for each in self.held:
             newest = each.parameter.data
-            each.parameter.data = self.older[each.name]
-            self.older[each.name] = newest
+            each.parameter.data = self.older[-1][each.name]
+            self.older[-1][each.name] = newest
 
-    def stale(self) -> Mapping[str, Tensor]:
-        """The older version by the parameters' names, to read or to write in place: a part of a checkpoint."""
-        return self.older
+    def stale(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """The versions by their kinds in a checkpoint, "stale", "stale-2", …, and the parameters' names, to read or to
+        write in place."""
+        return {STALE + (f"-{n}" if n > 1 else ""): version for n, version in enumerate(self.older, start=1)}

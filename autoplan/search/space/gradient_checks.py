@@ -1,0 +1,155 @@
+"""What compressed gradients, and gradients that go to parameter servers, can't go with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoplan.arguments.values import is_number
+from autoplan.errors import ParallelismError
+from autoplan.option_values import ELEMENTWISE, OF_OPTIMIZER
+from autoplan.options import Parallelism, Training
+
+Conflict = tuple[object, str, str, str]
+"""Whether it is there, what is given, why that can't be, and the remedy."""
+OF_ONE_KIND = (
+    ("compression_rank", "powersgd", "factors of low rank have one"),
+    ("compression_rate", "topk", "it is the share of elements that top-k sends"),
+)
+"""Fields of one compression alone, which it is, and why."""
+
+
+def raise_first(conflicts: Iterator[Conflict]) -> None:
+    for there, *error in conflicts:
+        if there:
+            raise ParallelismError(*error)
+
+
+def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
+    """What gradients that go compressed can't go with."""
+    what = f"compression={pinned.compression!r}"
+    for field, kind, why in OF_ONE_KIND:
+        yield (
+            getattr(pinned, field) and pinned.compression != kind, f"{field}={getattr(pinned, field)}",
+            f"{why}, and compression={pinned.compression!r}", f"give compression={kind!r}, or leave it out",
+        )  # fmt: skip
+    how, rate = pinned.compressed, pinned.compression_rate
+    yield (
+        rate is not None and not (is_number(rate) and 0 < rate <= 1), f"compression_rate={rate!r}",
+        "it is the share of elements that are sent", "give for example 0.01",
+    )  # fmt: skip
+    if how is None:
+        return
+    yield (
+        pinned.zero, f"{what} with zero={pinned.zero}",
+        "fully_shard sums gradients itself, each rank its part, whole", "use zero=0",
+    )  # fmt: skip
+    yield (
+        pinned.offload in (*OF_OPTIMIZER, "parameters"), f"{what} with offload={pinned.offload!r}",
+        "what it takes and leaves out lies beside the gradients, on the device", "leave offload out",
+    )  # fmt: skip
+    yield (
+        pinned.steps_locally, f"{what} with local_steps={pinned.local_steps} or gossip={pinned.gossip!r}",
+        "replicas that step by themselves sum no gradients", "use one or the other",
+    )  # fmt: skip
+    yield (
+        pinned.two_versions, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
+        "with gradients of older weights there is no rule of it", "use one or the other",
+    )  # fmt: skip
+    for name, size in () if how.linear else (("cp", pinned.cp), ("ep", pinned.ep)):
+        yield (
+            (size or 1) > 1, f"{what} with {name}={size}",
+            "it compresses the gradient of a replica's rows, of which each rank there has a part", f"give {name}=1",
+        )  # fmt: skip
+    yield pinned.dp == 1, f"{what} with dp=1", "no gradient goes over the data axis", "give dp=2 or more"
+
+
+def compressed_training(pinned: Parallelism, training: Training) -> Iterator[Conflict]:
+    """What of a training gradients that go compressed can't go with."""
+    if not pinned.compression:
+        return
+    what = f"compression={pinned.compression!r}"
+    yield (
+        training.scales_loss, f"{what} with precision={training.precision!r}",
+        "what a step leaves out would be added under another scale of the loss", "use bf16-mixed",
+    )  # fmt: skip
+    yield (
+        training.precision == "bf16", f"{what} with precision='bf16'",
+        "what a step leaves out would be lost in rounding", "use bf16-mixed",
+    )  # fmt: skip
+    yield (
+        training.reduce_dtype, f"{what} with reduce_dtype={training.reduce_dtype!r}",
+        "what is sent is added up as gradients are stored", "use one or the other",
+    )  # fmt: skip
+    if pinned.compression == "1bit":
+        yield from one_bit_training(what, training)
+
+
+def one_bit_training(what: str, training: Training) -> Iterator[Conflict]:
+    """What of a training 1-bit Adam can't go with."""
+    start = training.compression_start
+    yield (
+        training.optimizer not in ("adam", "adamw"), f"{what} with optimizer={training.optimizer!r}",
+        "it sends Adam's momentum", "use adamw or adam",
+    )  # fmt: skip
+    yield (
+        training.clip_grad_norm, f"{what} with clip_grad_norm={training.clip_grad_norm}",
+        "what is sent is a momentum, whose change isn't a gradient's norm", "leave it out",
+    )  # fmt: skip
+    yield (
+        start == 0, f"{what} with compression_start=0", "before the first update there is no variance to freeze",
+        "give 15 to 25% of the training's steps",
+    )  # fmt: skip
+    yield (
+        training.optimizer_options, f"{what} with optimizer_options={dict(training.optimizer_options)!r}",
+        "its own Adam has a learning rate, betas, eps and a weight decay alone", "leave them out",
+    )  # fmt: skip
+
+
+def server_conflicts(pinned: Parallelism, devices: int) -> Iterator[Conflict]:
+    """What parameter servers can't go with."""
+    what = f"servers={pinned.servers}"
+    ranks = pinned.dp or devices
+    yield (
+        (pinned.servers or 0) > ranks, f"{what} with dp={ranks}", "servers are on the data-parallel ranks, one on each",
+        f"give servers={ranks} or fewer",
+    )  # fmt: skip
+    yield ranks == 1, f"{what} with dp=1", "there is no other rank to push gradients or pull weights", "leave it out"
+    for name in ("tp", "pp", "cp", "ep"):
+        size = getattr(pinned, name)
+        yield (
+            size not in (None, 1), f"{what} with {name}={size}",
+            "a server has parameters whole, and its workers are data-parallel replicas", f"use {name}=1",
+        )  # fmt: skip
+    yield (
+        pinned.zero, f"{what} with zero={pinned.zero}",
+        "ZeRO shares the states out over all ranks, as servers on all workers do", "use zero=0, or no servers",
+    )  # fmt: skip
+    yield (
+        pinned.offload in (*OF_OPTIMIZER, "parameters"), f"{what} with offload={pinned.offload!r}",
+        "what is pulled and updated lies on the device", "leave offload out",
+    )  # fmt: skip
+    for name in ("local_steps", "gossip", "compression", "outer_optimizer"):
+        value = getattr(pinned, name)
+        yield (
+            value not in (None, 1), f"{what} with {name}={value!r}",
+            "servers take whole gradients of all workers in every step", "use one or the other",
+        )  # fmt: skip
+    yield (
+        pinned.two_versions, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
+        "there is no pipeline beside servers", "give staleness=1 for gradients that are one step old",
+    )  # fmt: skip
+
+
+def served_training(pinned: Parallelism, training: Training) -> Iterator[Conflict]:
+    """What of a training parameter servers can't go with."""
+    yield (
+        pinned.servers and training.optimizer not in (*ELEMENTWISE, "lamb"),
+        f"servers={pinned.servers} with optimizer={training.optimizer!r}",
+        "it updates a fused projection as one matrix, whose pieces servers have apart",
+        "use an optimizer of single elements, such as 'adamw', or zero=1",
+    )  # fmt: skip
+    yield (
+        pinned.older_versions and pinned.servers and training.scales_loss,
+        f"staleness={pinned.staleness} with precision={training.precision!r}",
+        "a step that overflows would be skipped while the weights that it read are gone", "use bf16-mixed",
+    )  # fmt: skip

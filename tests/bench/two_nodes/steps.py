@@ -1,0 +1,78 @@
+"""Step times on two nodes: gradients summed by a ring, or pushed to one, two or four parameter servers.
+
+Calibrates the two nodes, plans one small Llama (``tests.bench.live.cases``) in each way under that profile, and times
+the exported programs round by round. Its batch is small, so that what a step waits for is the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+import autoplan
+from autoplan import ClusterSpec, Parallelism
+from autoplan.emit.source import size_text
+from tests.bench.live.cases import TRAINING, small_llama
+from tests.bench.live.clusters import Cluster
+from tests.bench.live.measured import LIMIT_S, Row, run
+from tests.bench.live.table import places
+
+RATE = "200mbit"
+ROUNDS, CALIBRATE_S = 6, 180  # so long that messages of several MiB are sent, beyond what a link takes at once
+ROWS, LENGTH = 4, 32
+ALIKE = Parallelism(dp=4, tp=1, pp=1, zero=0, micro_batch=1, recompute="none")
+PLANS: Mapping[str, Parallelism] = {
+    "ring": ALIKE,
+    **{f"{n} server{'s' * (n > 1)}": Parallelism(micro_batch=1, recompute="none", servers=n) for n in (1, 2, 4)},
+    "4 servers, stale": Parallelism(micro_batch=1, recompute="none", servers=4, staleness=1),
+}
+
+
+HEADER = """## Step times
+
+The same two nodes with a link of {rate}, calibrated there for {calibrate} s: a small Llama's step of {rows} rows of
+{length} tokens, whose {size} of gradients are summed by a ring, or pushed to parameter servers and pulled from them as
+weights. Seconds; of the measured ones the median of {rounds} rounds, and in brackets the least and the greatest.
+
+| plan | parallelism | predicted | measured | predicted / measured | place predicted | place measured |
+|---|---|---|---|---|---|---|
+"""
+
+
+def timed(root: Path, tool: Path, say: Callable[[str], None]) -> list[Row]:
+    """A row for each plan, predicted and measured."""
+    cluster, profile = Cluster("two nodes", 2, 2, RATE), root / "profile.toml"
+    root.mkdir(parents=True, exist_ok=True)
+    if not profile.exists():
+        arguments = ["-m", "cost_models.calibrate", "--out", str(profile), "--seconds", str(CALIBRATE_S)]
+        cluster.start(arguments, tool, LIMIT_S)
+    batch = {name: torch.zeros(ROWS, LENGTH, dtype=torch.int64) for name in ("input_ids", "labels")}
+    spec, model = ClusterSpec(cluster.nodes, cluster.processes, str(profile)), small_llama()
+    plans = {
+        name: autoplan.parallelize(model, spec, batch, training=TRAINING, parallelism=given)
+        for name, given in PLANS.items()
+    }
+    folders = {name: str(plan.export(root / name.replace(" ", "-"))) for name, plan in plans.items()}
+    times = run(cluster, list(folders.values()), root, ROUNDS, tool)
+    rows = [Row(name, plan, tuple(times[folders[name]])) for name, plan in plans.items()]
+    for row in rows:
+        say(f"{row.name}: predicted {row.predicted_s:.3f} s, measured {row.measured_s:.3f} s")
+    return rows
+
+
+def section(rows: Sequence[Row]) -> str:
+    """The rows as a part of docs/appendix/two_nodes.md, in the order of what was measured."""
+    size = size_text(max(c.bytes for c in rows[0].plan.predicted.collectives))
+    header = HEADER.format(
+        rate=RATE, calibrate=CALIBRATE_S, rows=ROWS, length=LENGTH, size=size, rounds=max(len(r.seconds) for r in rows)
+    )
+    told, seen = places([row.predicted_s for row in rows]), places([row.measured_s for row in rows])
+    lines = []
+    for at in sorted(range(len(rows)), key=lambda at: rows[at].measured_s):
+        row = rows[at]
+        spread = f"{row.measured_s:.2f} ({min(row.seconds):.2f}–{max(row.seconds):.2f})"
+        cells = (row.name, str(row.plan), f"{row.predicted_s:.2f}", spread, f"{row.predicted_s / row.measured_s:.2f}")
+        lines.append(f"| {' | '.join((*cells, str(told[at]), str(seen[at])))} |")
+    return header + "\n".join(lines)
