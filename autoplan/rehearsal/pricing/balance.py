@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autoplan.rehearsal.pricing.calls import WHOLE, WIRE, PricedCall, priced_calls, unpriced_calls
+from autoplan.rehearsal.pricing.calls import WIRE, priced_calls, unpriced_calls
+from autoplan.rehearsal.pricing.parameter_calls import WHOLE
+from autoplan.rehearsal.pricing.priced_call import PricedCall
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.records import Call, RankTrace, Span
 

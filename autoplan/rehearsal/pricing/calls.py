@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from autoplan.cost import Prices
-from autoplan.cost.compressed_sums import CompressedCost
-from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.operators.collective_ops import SEND
 from autoplan.cost.operators.operator_seconds import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
-from autoplan.cost.sent_compressed import together as sent_together
-from autoplan.cost.zero_shares import added, joined
-from autoplan.ir.buckets import server_ranks, shards
 from autoplan.ir.graph import DTYPE_BYTES
-from autoplan.ir.mesh import MICROBATCH, whole_axis
-from autoplan.ir.typed_program import Collective, StoredParameter, TypedValue, parameter_sizes
+from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.typed_program import Collective, TypedValue
 from autoplan.options import Training
-from autoplan.rehearsal.device.process_groups import span_of
+from autoplan.rehearsal.pricing.parameter_calls import parameter_calls
+from autoplan.rehearsal.pricing.priced_call import PricedCall
 from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.rehearsal.records import Span
-from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
 from autoplan.search.block_cost.account import MovedBytes
-from autoplan.search.inter_op.data_shares import cost_of_compressed
-from autoplan.search.predict import COMPRESSED, pushed_s
 
 WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all"}
 """What the runtime calls for kinds of collectives that torch has no function of."""
@@ -34,38 +26,8 @@ BY_SIZE = ("all-to-all-v", SEND)
 """Kinds whose bytes are the busiest rank's, or those of several steps together."""
 BY_VALUE = (ROUTED, PLACED)
 """Operators whose collectives' sizes follow from the batch's values."""
-WHOLE = "the update of whole matrices"
 AGREED = 8  # int64 in the agreement before a step, beside one for each data rank; sent with their negatives
 INT64, FLOAT64, FLOAT32 = 8, 8, 4
-
-
-@dataclass(frozen=True)
-class PricedCall:
-    """Calls alike.
-
-    where    as in ``PricedCollective``: "LlamaDecoderLayer o_proj", "gradients", "stage 0 -> 1"
-    kind     as it is issued: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send", "receive"
-    span     of its group
-    bytes    the size it is known by: of a gather the result's, of all others what one rank puts in
-    count    in one step of the rank
-    seconds  of one
-    parts    the program may issue it in several parts, or as several together: the bytes of all are compared
-    padding  bytes that the program puts in beside: what aligns gradients in their buckets, and counts them; what makes
-             a parameter's rows divide
-    unsized  the bytes follow from the batch's values, so that the number of calls alone is known
-    sometimes  it isn't in every step, so that none of it may be there
-    """
-
-    where: str
-    kind: str
-    span: Span
-    bytes: int
-    count: int
-    seconds: float = 0.0
-    parts: bool = False
-    padding: int = 0
-    unsized: bool = False
-    sometimes: bool = False
 
 
 def priced_calls(share: RankShare) -> list[PricedCall]:
@@ -142,220 +104,6 @@ def parts_of(values: tuple[TypedValue, ...], size: int) -> list[tuple[int, bool]
     priced."""
     each = [(math.prod(v.local_shape) * DTYPE_BYTES[v.type.dtype], v.type.floating) for v in values]
     return each if sum(part for part, _ in each) == size else [(size, True)]
-
-
-def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
-    """Gathers of parameters, sums of gradients."""
-    loads, data, intervals = share.loads, share.loads.data, share.intervals
-    units = [unit for at in intervals for unit in loads.unit_bytes(at)]
-    pairs = [pair for at in intervals for pair in loads.unit_pairs(at)]
-    if data.servers:
-        yield from server_calls(share)
-    elif data.size > 1 and data.zero == 0 and not data.alone:
-        spent_s, narrower = sum(loads.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
-        spent_s -= sum(each.sums_s(share.prices) for each in compressed_costs(share))
-        totals = added(data.by_group(unit) for unit in units)
-        seconds = {axes: data.buckets_s(data.prices.summed * size, axes) for axes, size in totals.items()}
-        for axes, size in totals.items():
-            summed = [p for p in held(share) if data.group(summed_over_operators(share, p)) == axes]
-            summed = [p for p in summed if not goes_compressed(share, p)]
-            padding, part = padding_bytes(share, summed, narrower), seconds[axes] / (sum(seconds.values()) or 1.0)
-            yield PricedCall(
-                "gradients", "all-reduce", span(share, axes), int(data.prices.summed * size), 1, spent_s * part,
-                parts=True, padding=padding,
-            )  # fmt: skip
-        yield from compressed_calls(share)
-    elif data.size > 1 and data.alone:
-        kind, many = ("all-to-all", data.neighbours) if data.neighbours else ("all-reduce", 1)
-        total = int(data.averaged * data.prices.stored * sum(loads.parameter_bytes(at) for at in intervals))
-        spent_s = data.local_steps * sum(loads.once_s(at)[0] for at in intervals)
-        over, seldom = span(share, data.axis), data.local_steps > 1
-        yield PricedCall("replicas", kind, over, many * total, 1, spent_s, parts=True, sometimes=seldom)
-    elif data.shared and data.zero:
-        counts = [count for at in intervals for count in loads.unit_gathers(at)]
-        scatters = share.microbatches if data.scatters_each else 1
-        added_to, sums = row_padding(share, 1.0, frozen=data.zero == 3), row_padding(share, data.prices.summed)
-        for gathers, (trained, frozen), more, beside in zip(counts, pairs, added_to, sums, strict=True):
-            for axes, size in data.by_group(joined(trained, frozen)).items():
-                gather_s = share.prices.collective_s("all-gather", size, axes)
-                yield PricedCall(
-                    "parameters", "all-gather", span(share, axes), int(size), gathers, gather_s, padding=more[axes]
-                )
-            for axes, size in data.by_group(trained).items():
-                group, reduced = span(share, axes), data.prices.summed * size
-                scatter_s = share.prices.collective_s("reduce-scatter", reduced, axes)
-                yield PricedCall(
-                    "gradients", "reduce-scatter", group, int(reduced), scatters, scatter_s, padding=beside[axes]
-                )
-                if data.across:
-                    part = data.shard_bytes(size, axes)
-                    padding = round(beside[axes] * part / reduced)
-                    replica_s, across = data.replica_s(size, axes), span(share, data.across)
-                    yield PricedCall("gradients", "all-reduce", across, int(part), 1, replica_s, padding=padding)
-    for axes, size in added(loads.summed_bytes(at) for at in intervals).items():
-        spent_s = share.prices.collective_s("all-reduce", size, axes)
-        summed = [p for p in held(share) if data.beside(summed_over_operators(share, p)) == axes]
-        yield PricedCall(
-            "gradients of replicated weights", "all-reduce", span(share, axes), int(size), 1, spent_s, parts=True,
-            padding=padding_bytes(share, summed),
-        )  # fmt: skip
-    yield from tied_calls(share)
-    yield from whole_calls(share)
-
-
-def compressed_calls(share: RankShare) -> Iterator[PricedCall]:
-    """What compressed gradients are sent as over each group: of all stages of a rank together, which the plan prices
-    one by one."""
-    costs = compressed_costs(share)
-    if not costs:
-        return
-    whole = sent_together(costs)
-    for axes in whole.kinds:
-        spent = zip(*(each.sent(axes, share.prices) for each in costs if axes in each.kinds), strict=True)
-        for (kind, size), parts in zip(whole.sent(axes, share.prices), spent, strict=True):
-            spent_s = sum(share.prices.collective_s(kind, part, axes) for _, part in parts)
-            yield PricedCall(COMPRESSED, kind, span(share, axes), size, 1, spent_s)
-
-
-def compressed_costs(share: RankShare) -> list[CompressedCost]:
-    """Of each stage that has gradients which go so."""
-    held, data = share.loads.chain.held, share.loads.data
-    return [each for at in share.intervals if (each := cost_of_compressed(data, held, at))]
-
-
-def goes_compressed(share: RankShare, parameter: StoredParameter) -> bool:
-    """Whether the program sends its gradient so (``runtime.parallel.gradient_buckets.goes_compressed``)."""
-    tied = len({stage % share.plan.mesh.size("pp") for stage in parameter.stages}) > 1
-    how, summed = share.loads.data.compressed, summed_over_operators(share, parameter)
-    return how is not None and not tied and how.takes(parameter.local_shape) and (how.linear or not summed)
-
-
-def row_padding(share: RankShare, widened: float, frozen: bool = False) -> list[Counter[str]]:
-    """Of each segment's parameters the bytes by which fully_shard makes their rows divide, by the group that they are
-    gathered over.
-
-    widened  bytes in which an element is sent, for each byte in which it is used
-    frozen   those that aren't trained are sent, too
-    """
-    stored, data = {p.name: p for p in share.plan.lowered.parameters}, share.loads.data
-    held, others, found = share.loads.chain.held, share.loads.chain.held_frozen, []
-    for first, last in share.intervals:
-        seen: set[str] = set()
-        for trained, rest in zip(held.segments[first:last], others.segments[first:last], strict=True):
-            gathered = (*trained, *(rest if data.zero == 3 else ()))
-            fresh = {name: size for name, size in gathered if name not in seen}
-            padding, sent = Counter[str](), fresh if frozen else {name: n for name, n in trained if name in fresh}
-            for name, size in sent.items():
-                kept = stored[name]
-                rows, summed = (*kept.local_shape, 1)[0], summed_over_operators(share, kept)
-                padding[data.group(summed)] += round(widened * size * (-rows % data.ways(summed)) / rows)
-            seen |= set(fresh)
-            found += [padding] if fresh else []
-    return found
-
-
-def whole_calls(share: RankShare) -> Iterator[PricedCall]:
-    """Gathers around an update of whole matrices: of each the parameter, its gradient and its moments, over what ZeRO
-    shards first, then over the operator axes that split it, innermost first.
-
-    The plan prices them with the update, so their seconds are those by which they share in it.
-    """
-    training, data, mesh = share.plan.record.training, share.loads.data, share.plan.mesh
-    if not isinstance(training, Training) or training.optimizer not in GATHERED:
-        return
-    copies = int(GATHERED[training.optimizer])
-    for parameter in held(share):
-        if training.optimizer == "muon" and len(parameter.type.shape) != 2:
-            continue  # beside Muon AdamW updates it, in parts
-        shape, over = list(parameter.local_shape), []
-        itemsize = DTYPE_BYTES[parameter.type.dtype] * share.prices.stored
-        if data.zero and data.size > 1:
-            axes = data.group(summed_over_operators(share, parameter))
-            ways = data.ways(summed_over_operators(share, parameter))
-            over.append((axes, itemsize * math.prod([-(-shape[0] // ways) * ways, *shape[1:]])))
-        for axis in reversed(mesh.operator_axes):
-            if mesh.size(axis) > 1 and parameter.layout.state(axis).kind == "S":
-                shape[parameter.layout.state(axis).dim] *= mesh.size(axis)
-                over.append((axis, itemsize * math.prod(shape)))
-        for axes, size in over:
-            seconds = share.prices.collective_s("all-gather", size, axes)
-            yield PricedCall(WHOLE, "all-gather", span(share, axes), int(size), copies, seconds)
-
-
-def server_calls(share: RankShare) -> Iterator[PricedCall]:
-    """Pushes to parameter servers and pulls from them, with a way's seconds shared out by bytes."""
-    data, parameters, others = share.loads.data, held(share), share.loads.data.size - 1
-    ranks, owners = server_ranks(data.servers, data.size), shards(parameter_sizes(parameters), data.servers)
-    mine, theirs = ([p for p in parameters if (ranks[owners[p.name]] == share.rank) == here] for here in (True, False))
-    own, rest = (sum(parameter_sizes(each).values()) for each in (mine, theirs))
-    summed, stored, over = data.prices.summed, data.prices.stored, span(share, data.axis)
-    padding, beside = (padding_bytes(share, each, summed / stored) for each in (mine, theirs))
-    push_s = sum(pushed_s(share.loads, at)[0] for at in share.intervals)
-    pull_s = sum(share.loads.once_s(at)[0] for at in share.intervals) - push_s
-    for where, spent_s, sent, received, paddings in (
-        ("gradients", push_s, summed * rest, others * summed * own, (beside, others * padding)),
-        ("parameters", pull_s, others * stored * own, stored * rest, (0, 0)),
-    ):
-        for kind, size, more in zip(("send", "receive"), (sent, received), paddings, strict=True):
-            if size:
-                part_s = spent_s * size / (sent + received)
-                yield PricedCall(where, kind, over, int(size), 1, part_s, parts=True, padding=more)
-
-
-def span(share: RankShare, axes: str) -> Span:
-    """Of the group over these axes, as far as the mesh has them."""
-    return share.plan.span([axis for axis in axes.split(",") if whole_axis(axis) in share.plan.mesh])
-
-
-def summed_over_operators(share: RankShare, parameter: StoredParameter) -> tuple[str, ...]:
-    """The operator axes over which its gradient is summed; of one that isn't trained those along which it is whole."""
-    axes, mesh = share.plan.mesh.operator_axes, share.plan.mesh
-    if not parameter.trainable:
-        return tuple(axis for axis in axes if mesh.size(axis) > 1 and parameter.layout.state(axis).kind != "S")
-    return tuple(axis for axis in axes if axis in parameter.reduce_axes)
-
-
-def tied_calls(share: RankShare) -> Iterator[PricedCall]:
-    """Sums of gradients between the stages that read a parameter, after those over the data axis."""
-    loads, mesh = share.loads, share.plan.mesh
-    total = sum(map(loads.tied_bytes, share.intervals))
-    if mesh.size("pp") == 1 or not total:
-        return
-    groups: dict[tuple[int, ...], list[StoredParameter]] = defaultdict(list)
-    for parameter in held(share):
-        groups[tuple(sorted({stage % mesh.size("pp") for stage in parameter.stages}))].append(parameter)
-    spent_s, where = sum(map(loads.tied_s, share.intervals)), "gradients of tied weights"
-    for ranks, parameters in groups.items():
-        if len(ranks) > 1:
-            span = span_of([rank * mesh.axis("pp").stride for rank in ranks])
-            shares = (loads.data.ways(summed_over_operators(share, p)) for p in parameters)
-            used = sum(
-                math.prod(p.local_shape) * DTYPE_BYTES[p.type.dtype] / ways
-                for p, ways in zip(parameters, shares, strict=True)
-            )
-            size, padding = int(loads.data.prices.stored * used), padding_bytes(share, parameters)
-            yield PricedCall(where, "all-reduce", span, size, 1, spent_s * size / total, parts=True, padding=padding)
-
-
-def held(share: RankShare) -> list[StoredParameter]:
-    """The parameters of a rank that have gradients."""
-    stages = set(share.stages)
-    return [p for p in share.plan.lowered.parameters if p.trainable and stages.intersection(p.stages)]
-
-
-def padding_bytes(share: RankShare, parameters: Iterable[StoredParameter], narrower: float = 1.0) -> int:
-    """What buckets hold beside gradients (``runtime.parallel.gradient_buckets.Bucket``): each is aligned, and one
-    element more counts the ranks that had it.
-
-    narrower  bytes of an element as it is sent, for each byte in which it is stored
-    """
-    found, data = 0, share.loads.data
-    for parameter in parameters:
-        itemsize = round(DTYPE_BYTES[parameter.type.dtype] * share.prices.stored)
-        step = max(1, ALIGNMENT_BYTES // itemsize)
-        elements = math.prod(parameter.local_shape) // data.ways(summed_over_operators(share, parameter))
-        found += round((-(-elements // step) * step - elements + 1) * itemsize * narrower)
-    return found
 
 
 def unpriced_calls(share: RankShare) -> list[PricedCall]:
