@@ -43,7 +43,7 @@ from autoplan.export.owned_files import (
 )
 from autoplan.ir.checksums import SEAL, bytes_hash, is_sealed, sealed
 from autoplan.ir.choice import Alternative, Chosen, SearchReport
-from autoplan.ir.codec import decode, encode, expect
+from autoplan.ir.codec import decode, decode_parts, encode, expect
 from autoplan.ir.graph import Model
 from autoplan.ir.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.ir.start import FOLDER, InitRecipe, Start
@@ -146,7 +146,7 @@ def record_of(data: dict, where: str) -> PlanRecord:
     if training is None:
         raise PlanFileError(f"{where}: training_kind", "it is Training or Inference", "undo the edit, or plan again")
     kinds = {**PARTS, "training": training}
-    parts = {name: decode(kind, data[name], f"{where}: {name}") for name, kind in kinds.items()}
+    parts = decode_parts(kinds, data, where)
     record = PlanRecord(cluster=cluster_of(data["cluster"], data["profiles"], where), **parts)
     require(record.extensions)
     check(record, where)

@@ -46,8 +46,14 @@ def decode(kind: typing.Any, data: object, where: str) -> typing.Any:
     return _Decoder().decode(kind, data, where)
 
 
+def decode_parts(kinds: Mapping[str, typing.Any], data: Mapping[str, object], where: str) -> dict[str, typing.Any]:
+    """Several values by name, each of its type, as ``decode`` reads one."""
+    decoder = _Decoder()
+    return {name: decoder.decode(kind, data[name], f"{where}: {name}") for name, kind in kinds.items()}
+
+
 class _Decoder:
-    """Reads one value. ``fields`` holds the dataclasses' fields that are written, by class: resolving their annotations
+    """Reads values. ``fields`` holds the dataclasses' fields that are written, by class: resolving their annotations
     takes longer than reading an instance."""
 
     def __init__(self) -> None:

@@ -36,6 +36,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.repriced import repriced
 from tests.runtime.test_runtime_selective import with_stage
 from tests.support.planning import parallelize_alone
+from tests.support.rehearsing import Forks
 from tests.support.sampling import sampled
 from tests.support.saved_bytes import Kept, saved_bytes
 
@@ -102,19 +103,19 @@ def planned(model: str, sequence: bool) -> PlanRecord:
     return parallelize_alone(module, "1x4 h100-sxm", batch, training=training, parallelism=pinned).record
 
 
-def measured(record: PlanRecord, place: Path) -> dict[str, Kept]:
+def measured(record: PlanRecord, place: Path, forks: Forks) -> dict[str, Kept]:
     """What a layer keeps by how it is recomputed."""
     assert record.chosen.stages == (StageChoice(0, len(record.model.segments), *COUNTS["selective"]),)
     folders = [place / name for name in COUNTS]
     for folder, (full, selective) in zip(folders, COUNTS.values(), strict=True):
         write_folder(with_stage(record, full, selective), folder, folder.name, {})
-    return dict(zip(COUNTS, saved_bytes(folders), strict=True))
+    return dict(zip(COUNTS, forks(saved_bytes, [folders])[0], strict=True))
 
 
 @pytest.mark.parametrize(("model", "sequence"), sampled(CASES, QUICK))
-def test_a_layer_keeps_what_the_formula_says(tmp_path: Path, model: str, sequence: bool) -> None:
+def test_a_layer_keeps_what_the_formula_says(tmp_path: Path, forks: Forks, model: str, sequence: bool) -> None:
     record = planned(model, sequence)
-    found = measured(record, tmp_path)
+    found = measured(record, tmp_path, forks)
     price = repriced(record)[1].point.prices[1]
     predicted = {"none": price.kept_bytes, "selective": price.selective.kept_bytes, "full": price.input_bytes}
     for name, kept in found.items():

@@ -1,16 +1,12 @@
 """What one layer of an exported program keeps from its forward for its backward: rank 0 of any world, rehearsed.
 
-``python -m tests.support.saved_bytes FOLDER…`` prints for each folder a list of (bytes, operator, line of program.py):
-what is alive when the third layer begins and wasn't when the second did, and the second's input where it still is; its
-result, which the third reads, aside.
+Of each folder a list of (bytes, operator, line of program.py): what is alive when the third layer begins and wasn't
+when the second did, and the second's input where it still is; its result, which the third reads, aside.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,12 +26,8 @@ Kept = tuple[tuple[int, str, str], ...]
 
 
 def saved_bytes(folders: Sequence[Path]) -> list[Kept]:
-    """In an interpreter of its own: a fake device is for life."""
-    command = [sys.executable, "-m", "tests.support.saved_bytes", *map(str, folders)]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    return [tuple((size, name, line) for size, name, line in each) for each in found]
+    """In a process of their own: a fake device is for life."""
+    return [rehearsed(folder) for folder in folders]
 
 
 def rehearsed(folder: Path) -> Kept:
@@ -84,8 +76,3 @@ def run_up_to(layer: nn.Module, program: Program, batch: dict[str, torch.Tensor]
     except Enough:
         return
     raise AssertionError("the step has no such layer")
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print(json.dumps([rehearsed(Path(folder)) for folder in sys.argv[1:]]))
