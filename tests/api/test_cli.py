@@ -12,6 +12,7 @@ from autoplan.cli.typed_words import parallelism, training
 from autoplan.errors import ParallelismError
 from autoplan.ir.record import SCHEMA
 from autoplan.options import Parallelism, Training
+from tests.api.test_deferred import imported_by
 
 ROOT = Path(__file__).resolve().parents[2]
 MLP = ["--model", f"{ROOT}/examples/mlp.py:make_model", "--config", "depth=3", "--config", "width=32"]
@@ -21,6 +22,10 @@ LLAMA = ["--model", "hf:llama"] + [
                     "vocab_size=64")
     for word in ("--config", setting)
 ]  # fmt: skip
+ENGINES = (
+    "transformers", "scipy", "highspy", "pulp", "sympy", "torch._dynamo", "torch.distributed.tensor",
+    "torch.distributed.fsdp", "torch.distributed.checkpoint", "autoplan.trace", "autoplan.search.entry",
+)  # fmt: skip
 FILES = {"plan.json", "program.py", "train.py", "report.html"}
 
 
@@ -35,6 +40,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_plan_writes_the_folder(exported: Path) -> None:
     assert {path.name for path in exported.iterdir()} == FILES
+
+
+def test_commands_that_print_a_plan_import_no_engine(exported: Path, tmp_path: Path) -> None:
+    folder, trace = str(exported), str(tmp_path / "step.json")
+    commands = [["report", folder], ["report", folder, "--verbose"], ["diff", folder, folder], ["trace", folder, trace]]
+    assert imported_by(commands, ENGINES, 0) == "[]"
 
 
 def test_report_prints_what_plan_printed(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
