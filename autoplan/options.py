@@ -244,8 +244,7 @@ class Parallelism:
     pipeline_schedule  "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step
                      old
     virtual_stages   stages on one pipeline rank
-    recompute        "none", "selective", "full" of all blocks that repeat; or "auto": of as many as memory asks for,
-                     each as cheaply, which is what None lets the search do
+    recompute        "none", "selective" or "full" of all blocks that repeat; "auto": of as many as memory asks for
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
                      (what the blocks that repeat keep for their backward); "nvme": the optimizer's state on the
