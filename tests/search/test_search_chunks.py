@@ -20,7 +20,7 @@ from autoplan.cost.interleaved import (
     rank_paths,
 )
 from autoplan.search.inter_op import interleaved
-from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stages
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stages, fitted
 from autoplan.search.inter_op.interleaved import DivisionSearch
 from autoplan.search.inter_op.interleaved_milp import PartitionMilp
 from autoplan.search.inter_op.rank_memory import SegmentBytes
@@ -128,6 +128,22 @@ def test_a_search_goes_on_from_its_glance(monkeypatch: pytest.MonkeyPatch) -> No
         assert at_once.cuts.objective_s <= glanced.cuts.objective_s
         search.limit_s = at_once.cuts.bound_s * 0.5
         assert search.run() is None, "even stages are far from the limit"
+
+
+def test_even_stages_recompute_selectively_first() -> None:
+    """In full only where all of it selectively is not enough, and then nowhere less than that."""
+    pieces, seen = chain(0, "interleaved", 2, "auto", 8, 4), set[tuple[bool, bool]]()
+    even = pieces.pinned(even_stages(pieces))
+    for share in np.linspace(1.01, 0.5, 30):
+        own = walled(pieces, share)
+        found = fitted(own, even)
+        if found is None:
+            continue
+        counts = np.array(own.counts(even.stages)) - found.full - found.part
+        left, full = own.by_rank(counts).sum(axis=0), own.by_rank(np.array(found.full)).sum(axis=0)
+        assert own.over(found) <= 0 and found.stages == even.stages and not (left[full > 0]).any()
+        seen.add((any(found.part), any(found.full)))
+    assert {(False, False), (True, False)} <= seen and any(full for _, full in seen)
 
 
 def test_what_cannot_win_is_given_up() -> None:

@@ -295,13 +295,17 @@ def unties(loads: StageModel, stages: Sequence[StageChoice]) -> bool:
 
 
 def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Division | None:
-    """The same stages with as many segments recomputed in full, where that is free, as the memory limit asks for; those
-    first of which most is held, of a rank's stages alike its first, or its last. None where all are not enough."""
+    """The same stages with as many segments recomputed, where that is free, as the memory limit asks for: selectively,
+    which frees a byte in the least time, then in full. Those first of which most is held, of a rank's stages alike its
+    first, or its last. None where all are not enough."""
     if pieces.recompute != "auto":
         return division if pieces.over(division) <= 0 else None
     counts, full, part = pieces.counts(division.stages), list(division.full), list(division.part)
     weight, memory = pieces.most_held, pieces.memory
-    saving = max(1.0, float((memory.kept - memory.inputs).max()))
+    part_saves, full_saves = (
+        float(saved[pieces.repeated].max(initial=0.0))
+        for saved in (memory.kept - memory.selective, np.minimum(memory.kept, memory.selective) - memory.inputs)
+    )
     ranks = pieces.before_recomputation(Divisions.of(division))
     if ranks.emptied.max() > 0:
         return None
@@ -310,12 +314,18 @@ def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Div
         if running.max() <= 0:
             return division
         for rank in np.flatnonzero(running > 0).tolist():
+            own = range(rank, pieces.stages, pieces.ranks)
+            partly = part_saves > 0 and any(full[k] + part[k] < counts[k] for k in own)
+            saving = max(1.0, part_saves if partly else full_saves)
             for _ in range(max(1, int(running[rank] / (saving * weight[rank].max())))):
-                free = [k for k in range(rank, pieces.stages, pieces.ranks) if full[k] < counts[k]]
-                if not free:
+                free = [k for k in own if full[k] + partly * part[k] < counts[k]]
+                if not free and not partly:
                     return None
+                if not free:
+                    break
                 chosen = max(free, key=lambda k: (weight[rank, k // pieces.ranks], k if late else -k))
-                full[chosen] += 1
+                part[chosen] += partly
+                full[chosen] += not partly
                 part[chosen] = min(part[chosen], counts[chosen] - full[chosen])
         division = replace(division, full=tuple(full), part=tuple(part))
 

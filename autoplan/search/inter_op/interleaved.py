@@ -30,7 +30,7 @@ from autoplan.search.inter_op.rank_excess import RankExcess
 from autoplan.search.inter_op.tabu_search import again_s, neighbours, recomputed_otherwise, runs_again
 
 GAP = 0.005
-NEAR = 1.2         # times the limit that even stages may take: better divisions seldom gain more
+NEAR = 1.12        # times the limit that even stages may take: better divisions seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
