@@ -3,7 +3,8 @@
 # make test-all     the slow tests too
 # make lint         ruff and mypy
 # make correctness  the table of appendix/correctness.md: each model under each parallelism against one device
-# make systems      the matrix of appendix/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
+# make systems      the matrix of appendix/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed;
+#                   and the table of systems.md: papers, pins, prices
 # make convergence  losses of a small Llama under each asynchronous system, beside the synchronous one: appendix/convergence.md
 # make zoo          the table of appendix/models.md: architectures of transformers under several parallelisms, in float64 and,
 #                   under torchrun, in float32
@@ -96,6 +97,7 @@ correctness: $(DEV)
 
 systems: $(DEV)
 	$(BIN)/python -m tests.bench.systems --write docs/appendix/systems.md
+	$(BIN)/python -m tests.bench.systems_table --write docs/systems.md
 
 convergence: $(DEV)
 	$(BIN)/python -W ignore -m tests.bench.convergence --write docs/appendix/convergence.md
