@@ -36,26 +36,45 @@ FLOOR, UNLIMITED, LIMITED = range(3)
 
 def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     """The fastest plan that leaves the cluster's margin of memory, or, where none does, that fits; None where nothing
-    fits on the devices alone."""
-    memory_limits = dict.fromkeys((work.cluster.aimed_bytes, work.cluster.usable_bytes))
-    return next(filter(None, (within_limit(work, parallelism, limit) for limit in memory_limits)), None)
+    fits on the devices alone.
 
-
-def within_limit(work: SearchState, parallelism: Parallelism, memory_limit: float) -> Evaluated | None:
-    """The fastest plan under a memory limit, if any is found."""
+    Where a few candidates leave no margin the leanest plans are looked at: if they don't, either, none does.
+    """
     given = candidates(work.limits, parallelism)
-    best = fastest(work, given, memory_limit)
-    if wants_context(work, best):
-        best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
-    best = fastest(work, over_experts(work, parallelism, best), memory_limit, best) or best
-    best = fastest(work, beside_tensor(work, parallelism, best), memory_limit, best) or best
-    best = fastest(work, over_rows(work, parallelism, best), memory_limit, best) or best
-    if best is not None and best.candidate.folding.axes and parallelism.ep is None:
-        best = fastest(work, beside_experts(work, parallelism, best), memory_limit, best) or best
-    best = best or last_resort(work, given, memory_limit)
+    aimed, usable = work.cluster.aimed_bytes, work.cluster.usable_bytes
+    memory_limit = aimed
+    best = on_any_axes(work, given, parallelism, aimed, tries=work.budget.last_resorts if usable > aimed else None)
+    if best is None:
+        best = last_resort(work, given, aimed)
+        best = best and on_any_axes(work, given, parallelism, aimed, best)
+    if best is None and usable > aimed:
+        memory_limit = usable
+        best = on_any_axes(work, given, parallelism, usable) or last_resort(work, given, usable)
     if best is None:
         work.check_some_lie(given)
         return None
+    return improved(work, best, parallelism, memory_limit)
+
+
+def on_any_axes(
+    work: SearchState, given: Sequence[Candidate], parallelism: Parallelism, memory_limit: float,
+    best: Evaluated | None = None, tries: int | None = None,
+) -> Evaluated | None:  # fmt: skip
+    """The fastest plan under a memory limit, with axes of their own for context and experts beside it; ``best`` where
+    none is quicker, None where none is found. ``tries`` as of ``best_first``."""
+    best = fastest(work, given, memory_limit, best, tries=tries) or best
+    if wants_context(work, best):
+        best = fastest(work, in_context(work, parallelism), memory_limit, best, tries=tries) or best
+    best = fastest(work, over_experts(work, parallelism, best), memory_limit, best, tries=tries) or best
+    best = fastest(work, beside_tensor(work, parallelism, best), memory_limit, best, tries=tries) or best
+    best = fastest(work, over_rows(work, parallelism, best), memory_limit, best, tries=tries) or best
+    if best is not None and best.candidate.folding.axes and parallelism.ep is None:
+        best = fastest(work, beside_experts(work, parallelism, best), memory_limit, best) or best
+    return best
+
+
+def improved(work: SearchState, best: Evaluated, parallelism: Parallelism, memory_limit: float) -> Evaluated:
+    """A plan with other numbers of stages, with the host's memory, its operators and what is split refined."""
     best = in_best_rounds(work, parallelism, best, memory_limit)
     best = fastest(work, hosted(work, parallelism), memory_limit, best, work.budget.host_saves) or best
     if work.budget.quick:
@@ -78,26 +97,30 @@ def fastest(
     memory_limit: float,
     best: Evaluated | None = None,
     saves: float = 0.0,
+    tries: int | None = None,
 ) -> Evaluated | None:
     """The fastest plan of these candidates, or ``best`` where none saves more than a share of it, ``saves``. A quick
-    search tries a few sizes of microbatches of each mesh, and more where bytes are short."""
+    search tries a few sizes of microbatches of each mesh, and more where bytes are short. ``tries`` as of
+    ``best_first``."""
     fitting = [s for s in possible if work.least_bytes(s) <= memory_limit]
     work.bounds |= dict.fromkeys(set(possible).difference(fitting), math.inf)  # the others are bounded below
     under_s = math.inf if best is None else best.step_s * (1 - saves)
     sizes = work.budget.micro_batches
     if sizes is None:
-        return in_two_steps(work, fitting, memory_limit, best, under_s)
+        return in_two_steps(work, fitting, memory_limit, best, under_s, tries)
     if len(work.lying(tried := subsample(fitting, sizes[0]))) < len(tried):
         fitting = work.lying(fitting)
-    found = best_first(work, subsample(fitting, sizes[0]), memory_limit, best, under_s)
+    found = best_first(work, subsample(fitting, sizes[0]), memory_limit, best, under_s, tries)
     short = found is None or found.recomputes or found.candidate.offload != "none"
-    return best_first(work, subsample(fitting, sizes[1]), memory_limit, found, under_s) if short else found
+    return best_first(work, subsample(fitting, sizes[1]), memory_limit, found, under_s, tries) if short else found
 
 
 def best_first(
-    work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float
-) -> Evaluated | None:
-    """The fastest plan of these candidates that takes less than ``under_s``, or ``best``.
+    work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float,
+    tries: int | None = None,
+) -> Evaluated | None:  # fmt: skip
+    """The fastest plan of these candidates that takes less than ``under_s``, or ``best``; None, too, once so many
+    ``tries`` have found nothing at all.
 
     The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
     hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
@@ -108,12 +131,14 @@ def best_first(
     queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
     work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
-    waiting = Waiting(work, memory_limit, under_s)
+    waiting, tried = Waiting(work, memory_limit, under_s), 0
     while queue:
         bound_s, candidate, tight = heapq.heappop(queue)
         limit_s = waiting.limit_s(best)
         if bound_s >= limit_s:
             break
+        if math.isinf(limit_s) and tries is not None and tried + waiting.glances >= tries:
+            return None
         if tight < LIMITED:
             if tight == FLOOR:
                 tighter_s = work.unlimited_s(candidate)
@@ -124,7 +149,7 @@ def best_first(
         elif is_dear(candidate):
             waiting.add(candidate, limit_s)
         else:
-            best = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s))
+            best, tried = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s)), tried + 1
     left = work.budget.searched or len(waiting.glances_s)
     for candidate in waiting.in_order(best):
         limit_s = waiting.limit_s(best)
@@ -194,17 +219,20 @@ def quicker(under_s: float, best: Evaluated | None, found: Evaluated | None) -> 
 
 
 def in_two_steps(
-    work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float
-) -> Evaluated | None:
+    work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float,
+    tries: int | None = None,
+) -> Evaluated | None:  # fmt: skip
     """The same, of sizes of microbatches that at least double; then of those between the neighbours of the best one's
     size. A batch of 15,360 rows has many that differ by a quarter; one of a power of two has none between."""
     first = doubling(possible)
-    found = best_first(work, first, memory_limit, best, under_s)
+    found = best_first(work, first, memory_limit, best, under_s, tries)
+    if found is None and tries is not None:
+        return None
     others = sorted(set(possible).difference(first))
     if found is not None:
         rows = found.candidate.micro_batch
         others = [s for s in others if rows < 2 * s.micro_batch < 4 * rows]
-    return best_first(work, others, memory_limit, found, under_s) if others else found
+    return best_first(work, others, memory_limit, found, under_s, tries) if others else found
 
 
 def doubling(possible: Sequence[Candidate]) -> list[Candidate]:
