@@ -18,6 +18,10 @@ from autoplan.arguments.environment import NVME
 from autoplan.errors import DiskError
 from autoplan.options import Training
 from autoplan.runtime.memory.disk_memory import DiskMemory, file_system_of, on_disk
+from autoplan.runtime.optim.gathered_optimizer import Group, LocalParameter
+from autoplan.runtime.optim.streamed_optimizer import StreamedOptimizer
+from autoplan.runtime.parallel.own_box import Part
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
@@ -96,6 +100,21 @@ def test_an_update_from_the_disk_is_that_of_memory(
     wanted, found, *_ = results[0]
     assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
     assert all(lies_there and not left for *_, lies_there, left in results)
+
+
+def test_nothing_is_updated_where_gradients_overflowed(tmp_path: Path) -> None:
+    """Then no parameter has one; nor has any of a stage whose parameters are all frozen."""
+    disk, (stored, *_) = DiskMemory(tmp_path), tiny.spec().lowered.parameters
+    master, parameter = nn.Parameter(disk.zeros((2, 3), torch.float32)), nn.Parameter(torch.ones(2, 3))
+    held = ShardedParameter(stored, parameter, (), Part((0, 0), (2, 3)), 1, master)
+    group = Group(torch.optim.AdamW, "default", {"lr": 1.0}, (LocalParameter(master),))
+    optimizer = StreamedOptimizer([group], {master: held}, disk)
+    optimizer.step()
+    assert not optimizer.state and bool((parameter == 1).all())
+    parameter.grad = torch.ones(2, 3)
+    optimizer.step()
+    assert torch.allclose(parameter.detach(), torch.full((2, 3), -1.0)) and on_disk(optimizer.state[master]["exp_avg"])
+    disk.close()
 
 
 def test_memory_of_a_disk_is_given_up_once_it_is_written() -> None:

@@ -40,8 +40,8 @@ class StreamedOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. DiskError where the disk is full or fails: what was
-        updated by then isn't undone."""
+        """One update of every parameter that has a gradient: of none where they overflowed in float16. DiskError where
+        the disk is full or fails: what was updated by then isn't undone."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -54,7 +54,7 @@ class StreamedOptimizer(Optimizer):
         ]
         behind: deque[Future[None]] = deque()
         coming = self.disk.read_ahead(self.tensors(turns[0][2])) if turns else None
-        for (kind, group, master), after in zip(turns, [*turns[1:], None], strict=True):
+        for (kind, group, master), after in zip(turns, [*turns[1:], None], strict=False):
             assert coming is not None
             coming.result()
             coming = self.disk.read_ahead(self.tensors(after[2])) if after else coming
