@@ -202,6 +202,7 @@ def test_what_servers_can_not_train(training: Training | Inference, staleness: i
         (Training(clip_grad_norm=1.0), "whose change isn't a gradient's norm"),
         (Training(compression_start=0), "there is no variance to freeze"),
         (Training(optimizer_options={"amsgrad": True}), "a weight decay alone. leave them out"),
+        (Training(groups=({"match": "*", "lr": 1.0, "maximize": True},)), "{'maximize': True}: its own Adam"),
     ],
 )
 def test_what_one_bit_adam_can_not_be_trained_with(training: Training, words: str) -> None:

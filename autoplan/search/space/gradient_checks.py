@@ -16,6 +16,8 @@ OF_ONE_KIND = (
     ("compression_rate", "topk", "it is the share of elements that top-k sends"),
 )
 """Fields of one compression alone, which it is, and why."""
+OF_ONE_BIT = ("lr", "betas", "eps", "weight_decay")
+"""Options of 1-bit Adam, by torch's names."""
 
 
 def raise_first(conflicts: Iterator[Conflict]) -> None:
@@ -99,10 +101,14 @@ def one_bit_training(what: str, training: Training) -> Iterator[Conflict]:
         start == 0, f"{what} with compression_start=0", "before the first update there is no variance to freeze",
         "give 15 to 25% of the training's steps",
     )  # fmt: skip
+    has = "its own Adam has a learning rate, betas, eps and a weight decay alone"
     yield (
         training.optimizer_options, f"{what} with optimizer_options={dict(training.optimizer_options)!r}",
-        "its own Adam has a learning rate, betas, eps and a weight decay alone", "leave them out",
+        has, "leave them out",
     )  # fmt: skip
+    for group in training.groups:
+        further = {name: value for name, value in group.options if name not in OF_ONE_BIT}
+        yield further, f"{what} with the group {group.title!r} of {further!r}", has, "leave them out"
 
 
 def server_conflicts(pinned: Parallelism, devices: int) -> Iterator[Conflict]:
