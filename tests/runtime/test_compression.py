@@ -17,7 +17,7 @@ from autoplan.ir.buckets import Compression
 from autoplan.options import Training
 from autoplan.runtime.parallel.compression.block_codes import INT8, SIGNS
 from autoplan.runtime.parallel.compression.kinds import compressor
-from autoplan.runtime.parallel.compression.onebit import OneBitSums
+from autoplan.runtime.parallel.compression.onebit import FrozenVarianceAdam, OneBitSums
 from autoplan.runtime.parallel.own_box import whole
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -209,6 +209,30 @@ def missing(rank: int, world: int, how: Compression) -> tuple[bool, bool, bool]:
 @pytest.mark.parametrize("kind", ["int8", "topk", "1bit"])
 def test_what_has_no_gradient_keeps_its_error(pool: RankPool, kind: str) -> None:
     assert pool.run(missing, KINDS[kind]) == [(True, True, True)] * 4
+
+
+def settled(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, steps: int) -> Tensor:
+    """The variance without its bias after so many steps, each of its own gradient."""
+    for _ in range(steps):
+        parameter.grad = torch.randn(5, dtype=torch.float64)
+        optimizer.step()
+    state = optimizer.state[parameter]
+    return state["exp_avg_sq"] / (1 - 0.999 ** int(state["step"]))
+
+
+def test_adam_and_one_bit_adam_take_each_others_variance() -> None:
+    """By state dicts, as checkpoints do: each goes on with the variance that the other had, not with a part of it."""
+    torch.manual_seed(0)
+    parameter = nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    plain, frozen = torch.optim.AdamW([parameter]), FrozenVarianceAdam([parameter], 4, decoupled=True)
+    wanted = settled(plain, parameter, 12)
+    frozen.load_state_dict({**plain.state_dict(), "param_groups": frozen.state_dict()["param_groups"]})
+    torch.testing.assert_close(settled(frozen, parameter, 30), wanted, rtol=1e-12, atol=0.0)
+    was, step = parameter.detach().clone(), settled(frozen, parameter, 1)
+    ratio = frozen.state[parameter]["exp_avg"] / (1 - 0.9**43) / (step.sqrt() + 1e-8)
+    torch.testing.assert_close(parameter.detach(), was * (1 - 1e-5) - 1e-3 * ratio, rtol=1e-12, atol=0.0)
+    plain.load_state_dict({**frozen.state_dict(), "param_groups": plain.state_dict()["param_groups"]})
+    assert bool((settled(plain, parameter, 1) > 0.9 * wanted).all())
 
 
 def test_blocks_in_few_bits() -> None:

@@ -101,6 +101,9 @@ class FrozenVarianceAdam(Optimizer):
     """Adam, or AdamW, whose variance stays as it is once a parameter has been updated ``warm_up`` times.
 
     decoupled  whether weights decay by themselves, as AdamW has it; else by the gradient
+
+    Its state is Adam's, who may have begun it and may go on with it: what stays is the variance without the bias of its
+    beginning at zero, so ``exp_avg_sq`` grows as that bias, of all steps until then, goes.
     """
 
     def __init__(
@@ -132,6 +135,8 @@ class FrozenVarianceAdam(Optimizer):
                 state["exp_avg"].lerp_(gradient, 1 - beta1)
                 if steps <= self.warm_up:
                     state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                varied = state["exp_avg_sq"] / (1 - beta2 ** min(steps, self.warm_up))
+                elif steps > 1 and (more := (1 - beta2**steps) / (1 - beta2 ** (steps - 1))) != 1:
+                    state["exp_avg_sq"].mul_(more)
+                varied = state["exp_avg_sq"] / (1 - beta2**steps)
                 root = varied.sqrt_().add_(group["eps"])
                 parameter.addcdiv_(state["exp_avg"], root, value=-rate / (1 - beta1**steps))
