@@ -220,8 +220,8 @@ class Plan:
         Loss, every gradient, and the parameters after three optimizer steps, in float64; of a plan of Inference() the
         result of the module in evaluation. One device runs the module as it was handed over, from its own values and in
         its own modes.
-        A plan of another rule (local SGD, DiLoCo, gossip, PipeDream-2BW, PowerSGD) is compared with one process that
-        follows it.
+        A plan of another rule (local SGD, DiLoCo, gossip, PipeDream-2BW, stale servers, compressed gradients) is
+        compared with one process that follows it.
         Without the model at hand replicas, which no one device is, are compared with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch
         raises  VerificationError where they differ; otherwise look at the result's ``passed``

@@ -88,7 +88,7 @@ class Losses:
         """Says what else has no words there."""
         for name in fields:
             value = getattr(self.parallelism, name)
-            if value not in (None, 1, "none", False):
+            if value not in (None, "none", False) and (name, value) != ("local_steps", 1):
                 self.lost.append(f"{name}={value}: no such option")
                 self.parallelism = replace(self.parallelism, **{name: None})
 

@@ -112,6 +112,15 @@ def test_a_gpipe_plan_is_one_f_one_b_in_megatron() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_one_server_and_a_staleness_of_one_are_lost_too(kind: str) -> None:
+    plan = record(WAYS[2])
+    served = replace(plan.chosen.parallelism, zero=0, servers=1, staleness=1)
+    config = config_of(replace(plan, chosen=replace(plan.chosen, parallelism=served)), kind)
+    assert config.parallelism.servers is None and config.parallelism.staleness is None
+    assert {"servers=1: no such option", "staleness=1: no such option"} <= set(config.lost)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_lost_has_a_price(kind: str) -> None:
     """That of the plan which the configuration says: planned with its fields pinned it takes as long."""
     plan = Plan(record(WAYS[1]))
