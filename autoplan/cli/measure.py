@@ -11,11 +11,14 @@ from pathlib import Path
 
 from autoplan.cli.progress import phase
 from autoplan.ir.codec import encode
+from autoplan.measurement.profiled import check_place
 from autoplan.plan import load
 from autoplan.runtime.elastic.launch import run_script
 
 
 def measure_command(options: argparse.Namespace) -> None:
+    if options.json and os.environ.get("RANK", "0") == "0":
+        check_place(Path(options.json))
     if "LOCAL_RANK" in os.environ:
         run_script(lambda: on_rank(options))
         return

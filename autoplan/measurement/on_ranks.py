@@ -12,7 +12,7 @@ from autoplan.errors import InputsError, ParallelismError
 from autoplan.ir.record import PlanRecord
 from autoplan.measurement.measurement import Measurement
 from autoplan.measurement.part_by_part import RankMeasured, beside
-from autoplan.measurement.profiled import profiled, settle
+from autoplan.measurement.profiled import check_place, profiled, settle
 from autoplan.measurement.rank_step import rank_step
 from autoplan.options import Inference
 from autoplan.runtime.collectives.objects import from_all, from_first, together
@@ -32,9 +32,14 @@ def measure_program(
     trace  where the first rank's profile is to stay
     """
     check_steps(steps)
+    if not isinstance(program, Program):
+        remedy = "call it on plan.program()'s result: plan.measure(program, batch)"
+        raise InputsError("plan.measure(program)", f"it is a {type(program).__name__}", remedy)
+    kept = trace if program.rank == 0 else None
     if (program.spec.parallelism, program.spec.lowered.mesh) != (record.chosen.parallelism, record.chosen.mesh):
         remedy = "give the one that plan.program() made"
         raise InputsError("plan.measure(program)", "the program is another plan's", remedy)
+    together(lambda: check_place(kept))  # the first rank's node alone needs the folder
     given = batch_source(program.spec, None, 0) if batch is None else lambda step: batch
     number = iter(range(WARM + steps + 1))
 
@@ -52,8 +57,7 @@ def measure_program(
         settle(program.device)
         times.append(time.perf_counter() - began_s)
     peak = peak_bytes(program.device)
-    kept = trace if program.rank == 0 else None
-    events = together(lambda: profiled(step, program.optimizer.step, program.device, kept))
+    events = together(lambda: profiled(step, program.optimizer.step, program.device, lambda: from_all(None), kept))
     own = RankMeasured(
         device_name(program.device), tuple(times[WARM:]), rank_step(events, axes_of(program)),
         program.axes[PIPELINE].rank if PIPELINE in program.axes else 0, peak,

@@ -18,6 +18,7 @@ from autoplan.ir.codec import decode
 from autoplan.ir.record import PlanRecord
 from autoplan.measurement.measurement import Measurement
 from autoplan.measurement.on_ranks import check_steps, check_trains, measure_program
+from autoplan.measurement.profiled import check_place
 from autoplan.runtime.data.microbatches import Batch
 from autoplan.runtime.program import Program
 
@@ -31,23 +32,16 @@ def measure(
     source  the plan's folder, or what writes it to one
     """
     check_trains(record)
-    kept = None if trace is None else check_place(Path(trace))
+    kept = None if trace is None else Path(trace)
     if program is not None:
         return measure_program(record, program, batch, steps, kept)
+    check_place(kept)
     check_alone(record, batch, steps)
     ranks = record.chosen.mesh.devices
     if isinstance(source, Path):
         return measure_here(source, ranks, steps, kept)
     with tempfile.TemporaryDirectory(prefix="autoplan-measured-") as folder:
         return measure_here(source(Path(folder) / "out"), ranks, steps, kept)
-
-
-def check_place(file: Path) -> Path:
-    """InputsError, before anything runs, where a file can't be written there."""
-    if file.is_dir() or not file.parent.is_dir():
-        cause = "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
-        raise InputsError(file, cause, "give a file in a folder that is there")
-    return file
 
 
 def check_alone(record: PlanRecord, batch: object, steps: int) -> None:

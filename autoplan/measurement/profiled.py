@@ -11,22 +11,27 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
+from autoplan.errors import InputsError
 from autoplan.measurement.rank_step import STEP, UPDATE, Event
 
 
 def profiled(
-    step: Callable[[], object], update: Callable[[], object], device: torch.device, kept: Path | None = None
-) -> list[Event]:
+    step: Callable[[], object], update: Callable[[], object], device: torch.device, ready: Callable[[], object],
+    kept: Path | None = None,
+) -> list[Event]:  # fmt: skip
     """The events of a step and its update, in the trace's own form.
 
-    kept  where the trace is to stay, gzipped where its name ends in .gz
+    ready  waits until every rank's profiler has started, which takes one a quarter of a second more than another
+    kept   where the trace is to stay, gzipped where its name ends in .gz
     """
     activities = {ProfilerActivity.CPU} if device.type == "cpu" else supported_activities()
-    with profile(activities=activities) as found, record_function(STEP):
-        step()
-        with record_function(UPDATE):
-            update()
-        settle(device)
+    with profile(activities=activities) as found:
+        ready()
+        with record_function(STEP):
+            step()
+            with record_function(UPDATE):
+                update()
+            settle(device)
     with tempfile.TemporaryDirectory(prefix="autoplan-profile-") as folder:
         file = Path(folder) / "step.json"
         found.export_chrome_trace(str(file))  # which a profile does once
@@ -34,6 +39,13 @@ def profiled(
     if kept is not None:
         kept.write_bytes(gzip.compress(content) if kept.suffix == ".gz" else content)
     return json.loads(content)["traceEvents"]
+
+
+def check_place(file: Path | None) -> None:
+    """InputsError, before anything runs, where a file can't be written there."""
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        cause = "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+        raise InputsError(file, cause, "give a file in a folder that is there")
 
 
 def settle(device: torch.device) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import autoplan
 from autoplan import Inference, Plan
@@ -15,6 +17,7 @@ from autoplan.errors import AutoplanError, InputsError, LaunchError, Parallelism
 from autoplan.ir.codec import decode, encode
 from autoplan.measurement import Measurement
 from autoplan.measurement.part_by_part import RankMeasured, beside
+from autoplan.measurement.profiled import profiled
 from autoplan.measurement.rank_step import OTHERS, RankStep, rank_step
 from autoplan.verify.local_ranks import RankPool
 from tests.api.test_replan import planned
@@ -70,7 +73,10 @@ def measured(rank: int, world: int, folder: str) -> tuple[Measurement, str]:
         program.init_weights()
         with pytest.raises(InputsError, match="another plan's") as error:
             other.measure(program, steps=1)
-        return plan.measure(program, steps=2, trace=Path(folder) / "profile.json"), str(error.value)
+        with pytest.raises(InputsError, match=r"it is a tuple"):
+            plan.measure((torch.zeros(8, 16), torch.zeros(8)))  # type: ignore[arg-type]
+        there = Path(folder) if rank == 0 else Path("/nowhere")  # other nodes' folders are their own
+        return plan.measure(program, steps=2, trace=there / "profile.json"), str(error.value)
 
 
 def test_a_program_is_measured(pool: RankPool, tmp_path: Path) -> None:
@@ -84,6 +90,12 @@ def test_a_program_is_measured(pool: RankPool, tmp_path: Path) -> None:
     assert min(compute.measured_s, update.measured_s, waited.measured_s) > 0 and not first.peaks
     kept = json.loads((tmp_path / "out" / "profile.json").read_text())["traceEvents"]
     assert rank_step(kept, {}).waited_s[OTHERS] > 0
+
+
+def test_a_step_begins_once_every_profiler_has_started() -> None:
+    late_s = 0.3
+    events = profiled(lambda: torch.ones(8).sum(), lambda: None, torch.device("cpu"), lambda: time.sleep(late_s))
+    assert 0 < rank_step(events, {}).step_s < late_s
 
 
 @pytest.mark.parametrize(
@@ -102,6 +114,8 @@ def test_a_plan_for_other_devices_says_how_to_start_it(tmp_path: Path, capsys: p
     with pytest.raises(ParallelismError, match="no step"):
         planned(training=Inference()).measure()
     assert main(["measure", str(tmp_path)]) == 2 and "there is no plan.json" in capsys.readouterr().err
+    assert main(["measure", str(tmp_path), "--json", "/nowhere/found.json"]) == 2
+    assert "there is no folder /nowhere" in capsys.readouterr().err  # before anything runs
 
 
 @pytest.mark.slow
