@@ -58,8 +58,8 @@ class ClusterSpec:
                   count as several of the greatest common size.
     bandwidth     factors on the links' bandwidths, for what-if: 2.0 doubles the network between nodes, {"node": 1.0,
                   "nic": 0.5} names links: what joins the devices of a node, the network cards, or one outer level
-    memory_margin  share of the memory limit that a plan leaves free, for what the memory account may be off by. A plan
-                  that fits without it alone is taken where none leaves it. Of several kinds, the smallest one's share
+    memory_margin  share of the memory limit that a plan leaves free, for what the memory account may be off by. Where
+                  no plan leaves it, the leanest that fits is taken. Of several kinds, the smallest one's share
     known         the figures of all that is named here, read when the cluster is made; what is given is not read
 
     A ``ClusterError`` for a device or a network that isn't known, counts or memory that aren't positive, a margin that

@@ -35,18 +35,28 @@ FLOOR, UNLIMITED, LIMITED = range(3)
 
 
 def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
-    """The fastest plan that leaves the cluster's margin of memory, or, where none does, that fits; None where nothing
-    fits on the devices alone.
+    """The fastest plan that leaves the cluster's margin of memory; None where nothing fits on the devices alone.
 
-    Where a few candidates leave no margin the leanest plans are looked at: if they don't, either, none does.
+    Where a few candidates leave no margin the leanest plans are looked at: if they don't, either, none does. Then it is
+    the fastest in no more memory than the leanest plan needs, so that a larger limit, under which some plan leaves the
+    margin, is never slower.
     """
     given = candidates(work.limits, parallelism)
     aimed, usable = work.cluster.aimed_bytes, work.cluster.usable_bytes
-    memory_limit = aimed
-    best = on_any_axes(work, given, parallelism, aimed, tries=work.budget.last_resorts if usable > aimed else None)
-    if best is None:
-        best = last_resort(work, given, aimed)
-        best = best and on_any_axes(work, given, parallelism, aimed, best)
+    tries = work.budget.last_resorts if usable > aimed else None
+
+    def with_leanest(limit: int) -> Evaluated | None:
+        best = on_any_axes(work, given, parallelism, limit, tries=tries)
+        if best is None:
+            best = last_resort(work, given, limit)
+            best = best and on_any_axes(work, given, parallelism, limit, best)
+        return best
+
+    memory_limit, best = aimed, with_leanest(aimed)
+    if best is None and usable > aimed:
+        least = least_plan(work, parallelism)
+        memory_limit = usable if least is None else min(usable, least.over_bytes(0.0))
+        best = with_leanest(memory_limit) if memory_limit < usable else None
     if best is None and usable > aimed:
         memory_limit = usable
         best = on_any_axes(work, given, parallelism, usable) or last_resort(work, given, usable)
@@ -273,6 +283,23 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
         if found.over_bytes(memory_limit) == 0 and not found.exceeds_host:
             work.found[candidate] = found
             best = found if best is None or found.step_s < best.step_s else best
+    return best
+
+
+def least_plan(work: SearchState, pinned: Parallelism) -> Evaluated | None:
+    """The plan that needs least of its fullest device: candidates by a bound, until none can need less. None where none
+    runs whatever the memory."""
+    best: Evaluated | None = None
+    tried = 0
+    for least, candidate in sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned)):
+        if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
+            break
+        found = work.evaluator.leanest(candidate) if work.obstacle(candidate) is None else None
+        if found is None:
+            continue
+        tried += 1
+        if best is None or found.over_bytes(0.0) < best.over_bytes(0.0):
+            best = found
     return best
 
 

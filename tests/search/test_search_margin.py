@@ -11,7 +11,9 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError
 from autoplan.ir.choice import Chosen
 from autoplan.options import Parallelism, Training
-from autoplan.search.entry import search
+from autoplan.search.driver import least_plan
+from autoplan.search.entry import budget_of, search
+from autoplan.search.state import begin
 from tests.support.hand_made import llama
 
 MODEL = llama(batch=8, seq=256, hidden=64, ffn=192, vocab=256, layers=6)
@@ -44,3 +46,16 @@ def test_what_fits_without_it_alone_is_planned(cluster: ClusterSpec) -> None:
     assert cluster.aimed_bytes < peak(planned(cluster, KEEPS)) <= cluster.usable_bytes
     with pytest.raises(DoesNotFitError):
         planned(replace(cluster, memory_bytes=cluster.aimed_bytes), KEEPS)
+
+
+def test_more_memory_is_never_slower_where_the_margin_begins_to_be_left() -> None:
+    """What fills a device that nothing leaves the margin on is no quicker than what leaves it on a larger one."""
+    free = replace(KEEPS, recompute=None)
+    work = begin(MODEL, ROOMY, Training(), free, (), budget_of("fast"))
+    leanest = least_plan(work, free)
+    assert leanest is not None
+    steps_s = []
+    for share in (1.0, 1.9, 2.1, 3.0):  # of what it needs; with a margin of a half, left from 2 on
+        limited = replace(ROOMY, memory_bytes=round(share * leanest.over_bytes(0.0)), memory_margin=0.5)
+        steps_s.append(planned(limited, free).predicted.step_time_s)
+    assert steps_s == sorted(steps_s, reverse=True) and steps_s[-1] < steps_s[0]

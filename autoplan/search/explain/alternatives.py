@@ -90,7 +90,7 @@ def named(
         own.check_some_lie(possible)
         found = own.evaluator.leanest(*leanest(own, possible))
         if found is not None and found.over_bytes(cluster.usable_bytes) == 0:
-            found = within(cluster.usable_bytes) or found
+            found = within(found.over_bytes(0.0)) or found  # as search.driver.best_plan has it
     if found is None:
         return Alternative(name, pinned, math.inf, 0, "no plan of it runs: stages of one rank share a parameter")
     return priced(work, name, found, found.over_bytes(cluster.usable_bytes))

@@ -9,10 +9,11 @@ from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import StageMemory
 from autoplan.option_values import ON_DISK
 from autoplan.options import Parallelism, Training
+from autoplan.search.driver import least_plan
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.remedies import Remedy, remedies
 from autoplan.search.space.heterogeneous import spare_bytes
-from autoplan.search.state import SearchState, candidates
+from autoplan.search.state import SearchState
 
 NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
 GB = 1e9
@@ -41,19 +42,8 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
 
 
 def leanest(work: SearchState, pinned: Parallelism) -> Evaluated:
-    """The plan that needs least of its fullest device: candidates by a bound, until none can need less."""
-    sized = sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned))
-    best: Evaluated | None = None
-    tried = 0
-    for least, candidate in sized:
-        if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
-            break
-        found = work.evaluator.leanest(candidate) if work.obstacle(candidate) is None else None
-        if found is None:
-            continue
-        tried += 1
-        if best is None or found.over_bytes(0.0) < best.over_bytes(0.0):
-            best = found
+    """The plan that needs least of its fullest device; ParallelismError where none runs whatever the memory."""
+    best = least_plan(work, pinned)
     if best is None:
         raise never_runs(pinned)
     return best
