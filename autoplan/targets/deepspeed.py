@@ -14,6 +14,8 @@ def deepspeed(values: Values) -> ExportedConfig:
     losses.all_data(devices, "of a model as it is the configuration alone splits the data")
     losses.without(*INEXACT)
     losses.instead("it shards over all of dp", dp_replicate=1)
+    if losses.parallelism.recompute == "selective":
+        losses.instead("a model's gradient_checkpointing_enable() recomputes whole layers", recompute="full")
     mixed_recompute(values.record, losses)
     p = losses.parallelism
     zero: dict[str, object] = {"stage": p.zero or 0}

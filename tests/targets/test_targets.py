@@ -98,6 +98,13 @@ def test_replicas_are_said_or_told() -> None:
         assert config.parallelism.dp_replicate == 1 and "dp_replicate=2" in " ".join(config.lost)
 
 
+@pytest.mark.parametrize("kind", ["deepspeed", "accelerate", "nanotron"])
+def test_what_recomputes_whole_layers_does_so_in_full(kind: str) -> None:
+    """DeepSpeed's is the model's own gradient_checkpointing_enable(), which knows no selective one."""
+    config = config_of(record(Parallelism(dp=4, tp=1, pp=1, zero=2, micro_batch=1, recompute="selective")), kind)
+    assert config.parallelism.recompute == "full" and any("whole layers" in line for line in config.lost)
+
+
 def test_torchtitan_splits_no_expert() -> None:
     plan = record(WAYS[0])
     chosen = replace(plan.chosen, parallelism=replace(plan.chosen.parallelism, ep=2, etp=2))
