@@ -30,6 +30,10 @@ CHOSEN = (3.0, 2.0, 6.0, 1.0)
 """What was left out is added; sizes; the k largest, by a radix selection, which reads them for each of some digits;
 zeros for what comes."""
 
+GATHERED = 8 + 8 + 8
+"""Bytes beside an element's value that top-k has while it adds up what came: where its gradient begins, its place as
+it was chosen, and one rank's. Its own value and that rank's stand, too."""
+
 
 @dataclass(frozen=True)
 class QuantisedCost(CompressedCost):
@@ -96,6 +100,6 @@ def kept_bytes(shape: Shape, how: Compression, itemsize: int, ranks: int) -> flo
     if how.kind == "powersgd":
         return left + kept_factors(shape, how.rank, itemsize)
     if how.kind == "topk":
-        return left + how.kept(elements) * (ranks * (itemsize + INDEX_BYTES) + 8)  # and where each gradient begins
+        return left + how.kept(elements) * (ranks * (itemsize + INDEX_BYTES) + 2 * itemsize + GATHERED)
     sums = (1 + how.feeds_back) * itemsize * BLOCK / ranks
     return left + blocks(elements) * (how.block_bytes + INDEX_BYTES + sums)

@@ -43,11 +43,12 @@ def test_bytes_are_those_that_the_runtime_sends_and_keeps() -> None:
     assert compressed_cost(kinds, TOP_K, 4).messages("dp", RANKS) == (("all-gather", RANKS * sum(top_k.parts)),)
     tensors = {INT8: (int8.sent, int8.elements, int8.added)}
     tensors[SIGNS] = (*signs.errors, signs.sent, signs.elements, signs.added, signs.left)
-    tensors[TOP_K] = (*top_k.errors, torch.zeros(RANKS * sum(top_k.parts), dtype=torch.uint8), top_k.begins)
+    came, places = torch.zeros(RANKS, sum(top_k.parts), dtype=torch.uint8), top_k.begins
+    tensors[TOP_K] = (*top_k.errors, came, places, places, places, *(came[0, : top_k.parts[0]],) * 2)
     for how, there in tensors.items():
         priced, kept = sum(kept_bytes(shape, how, 4, RANKS) for shape in SHAPES), sum(x.nbytes for x in there)
-        filled = 2 * RANKS * (BLOCK + len(SHAPES)) * 4
-        assert abs(priced - kept) < filled, "blocks that fill up the last share, and flags"
+        filled = RANKS * len(SHAPES) + (how is not TOP_K) * 2 * RANKS * BLOCK * 4
+        assert abs(priced - kept) <= filled, "blocks that fill up the last share, and flags"
 
 
 def test_stages_of_a_rank_send_as_one() -> None:
@@ -58,7 +59,7 @@ def test_stages_of_a_rank_send_as_one() -> None:
     assert sent[0][1] < sum(one.messages("dp", 4)[0][1] for one in each)
 
 
-@pytest.mark.parametrize(("kind", "sent", "kept"), [("int8", 0.52, 0.79), ("topk", 0.042, 1.1)])
+@pytest.mark.parametrize(("kind", "sent", "kept"), [("int8", 0.52, 0.79), ("topk", 0.042, 1.13)])
 def test_they_pay_on_a_slow_network_and_take_memory(kind: str, sent: float, kept: float) -> None:
     """``sent``, ``kept``: at most, for each byte of the gradients."""
 
