@@ -38,26 +38,21 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     """The fastest plan that leaves the cluster's margin of memory; None where nothing fits on the devices alone.
 
     Where a few candidates leave no margin the leanest plans are looked at: if they don't, either, none does. Then it is
-    the fastest in no more memory than the leanest plan needs, so that a larger limit, under which some plan leaves the
+    the fastest of these in no more memory than the leanest needs: so a larger limit, under which some plan leaves the
     margin, is never slower.
     """
     given = candidates(work.limits, parallelism)
     aimed, usable = work.cluster.aimed_bytes, work.cluster.usable_bytes
-    tries = work.budget.last_resorts if usable > aimed else None
-
-    def with_leanest(limit: int) -> Evaluated | None:
-        best = on_any_axes(work, given, parallelism, limit, tries=tries)
-        if best is None:
-            best = last_resort(work, given, limit)
-            best = best and on_any_axes(work, given, parallelism, limit, best)
-        return best
-
-    memory_limit, best = aimed, with_leanest(aimed)
-    if best is None and usable > aimed:
-        least = least_plan(work, parallelism)
-        memory_limit = usable if least is None else min(usable, least.over_bytes(0.0))
-        best = with_leanest(memory_limit) if memory_limit < usable else None
-    if best is None and usable > aimed:
+    memory_limit, tries = aimed, work.budget.last_resorts if usable > aimed else None
+    best = on_any_axes(work, given, parallelism, aimed, tries=tries)
+    least = least_plan(work, parallelism) if best is None else None
+    if least is not None and least.over_bytes(aimed) > 0:
+        memory_limit = min(usable, math.ceil(least.over_bytes(0.0)))
+        best = last_resort(work, given, memory_limit)
+    elif best is None:
+        best = last_resort(work, given, aimed)
+        best = best and on_any_axes(work, given, parallelism, aimed, best)
+    if best is None and usable > memory_limit:
         memory_limit = usable
         best = on_any_axes(work, given, parallelism, usable) or last_resort(work, given, usable)
     if best is None:
@@ -129,8 +124,8 @@ def best_first(
     work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float,
     tries: int | None = None,
 ) -> Evaluated | None:  # fmt: skip
-    """The fastest plan of these candidates that takes less than ``under_s``, or ``best``; None, too, once so many
-    ``tries`` have found nothing at all.
+    """The fastest plan of these candidates that takes less than ``under_s``, or ``best``, where so many ``tries``
+    have found nothing, too.
 
     The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
     hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
@@ -141,14 +136,14 @@ def best_first(
     queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
     work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
-    waiting, tried = Waiting(work, memory_limit, under_s), 0
+    waiting, tried, given = Waiting(work, memory_limit, under_s), 0, best
     while queue:
         bound_s, candidate, tight = heapq.heappop(queue)
         limit_s = waiting.limit_s(best)
         if bound_s >= limit_s:
             break
-        if math.isinf(limit_s) and tries is not None and tried + waiting.glances >= tries:
-            return None
+        if tries is not None and best is given and waiting.best is None and tried + waiting.glances >= tries:
+            return best
         if tight < LIMITED:
             if tight == FLOOR:
                 tighter_s = work.unlimited_s(candidate)
@@ -236,8 +231,8 @@ def in_two_steps(
     size. A batch of 15,360 rows has many that differ by a quarter; one of a power of two has none between."""
     first = doubling(possible)
     found = best_first(work, first, memory_limit, best, under_s, tries)
-    if found is None and tries is not None:
-        return None
+    if found is best and tries is not None:
+        return best
     others = sorted(set(possible).difference(first))
     if found is not None:
         rows = found.candidate.micro_batch
@@ -276,7 +271,7 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
     lying = ((least, s) for least, s in sized if work.obstacle(s) is None)
     best: Evaluated | None = None
     for least, candidate in itertools.islice(lying, work.budget.last_resorts):
-        lean = work.evaluator.leanest(candidate) if least <= memory_limit else None
+        lean = work.leanest_of(candidate) if least <= memory_limit else None
         if lean is None or work.evaluator.idle(candidate, lean.point):
             continue
         found = work.evaluator.with_point(candidate, lean.point, memory_limit) or lean
@@ -294,7 +289,7 @@ def least_plan(work: SearchState, pinned: Parallelism) -> Evaluated | None:
     for least, candidate in sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned)):
         if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
             break
-        found = work.evaluator.leanest(candidate) if work.obstacle(candidate) is None else None
+        found = work.leanest_of(candidate) if work.obstacle(candidate) is None else None
         if found is None:
             continue
         tried += 1

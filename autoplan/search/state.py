@@ -31,6 +31,7 @@ class SearchState:
 
     found   every candidate that was priced, None where nothing of it fits or all of it takes too long
     bounds  seconds that no plan of a candidate undercuts, of every candidate that was considered
+    leanest  the plan of a candidate that needs the fewest bytes, None where it has none that runs
     obstacles  what keeps operators from lying on a candidate's axes, None for nothing, by operator problem
     """
 
@@ -43,11 +44,18 @@ class SearchState:
     budget: SearchBudget = FULL
     found: dict[Candidate, Evaluated | None] = field(default_factory=dict)
     bounds: dict[Candidate, float] = field(default_factory=dict)
+    leanest: dict[Candidate, Evaluated | None] = field(default_factory=dict)
     obstacles: dict[Key, ParallelismError | None] = field(default_factory=dict)
 
     def least_bytes(self, candidate: Candidate) -> float:
         """Bytes that the fullest device holds at least."""
         return least_bytes(self.operators, candidate, self.training)
+
+    def leanest_of(self, candidate: Candidate) -> Evaluated | None:
+        """The plan of a candidate that needs the fewest bytes, made once."""
+        if candidate not in self.leanest:
+            self.leanest[candidate] = self.evaluator.leanest(candidate)
+        return self.leanest[candidate]
 
     def unlimited_s(self, candidate: Candidate) -> float:
         """The lower bound on a candidate's step time by its fastest operators; infinite where these turn out to have no
