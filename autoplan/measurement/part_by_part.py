@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cluster.interval import interval_of
@@ -77,7 +77,8 @@ def parts_beside(record: PlanRecord, ranks: Sequence[RankStep], step_s: float) -
     for part in breakdown(record).parts:
         expected[part.kind, part.axis] += part.seconds
     waited = mean_by_axis([rank.waited_s for rank in ranks])
-    compute_s, update_s = mean(rank.compute_s for rank in ranks), mean(rank.update_s for rank in ranks)
+    compute_s = statistics.fmean(rank.compute_s for rank in ranks)
+    update_s = statistics.fmean(rank.update_s for rank in ranks)
     busy_s = compute_s + update_s + sum(waited.values())
     scale, idle_s = (1.0, step_s - busy_s) if busy_s <= step_s else (step_s / busy_s, 0.0)
     found = [
@@ -122,10 +123,6 @@ def peaks_beside(record: PlanRecord, ranks: Sequence[RankMeasured]) -> tuple[Mea
             most[rank.pipeline] = max(most.get(rank.pipeline, 0), rank.peak_bytes)
     predicted = record.chosen.predicted.peak_bytes
     return tuple(MeasuredPeak(at, predicted[at].total, most[at]) for at in sorted(most))
-
-
-def mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
 
 
 def mean_by_axis(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -124,8 +124,8 @@ def best_first(
     work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float,
     tries: int | None = None,
 ) -> Evaluated | None:  # fmt: skip
-    """The fastest plan of these candidates that takes less than ``under_s``, or ``best``, where so many ``tries``
-    have found nothing, too.
+    """The fastest plan of these candidates that takes less than ``under_s``, or ``best``; None, too, once so many
+    ``tries`` have found nothing at all.
 
     The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
     hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
@@ -136,14 +136,14 @@ def best_first(
     queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
     work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
-    waiting, tried, given = Waiting(work, memory_limit, under_s), 0, best
+    waiting, tried = Waiting(work, memory_limit, under_s), 0
     while queue:
         bound_s, candidate, tight = heapq.heappop(queue)
         limit_s = waiting.limit_s(best)
         if bound_s >= limit_s:
             break
-        if tries is not None and best is given and waiting.best is None and tried + waiting.glances >= tries:
-            return best
+        if tries is not None and best is None and waiting.best is None and tried + waiting.glances >= tries:
+            return None
         if tight < LIMITED:
             if tight == FLOOR:
                 tighter_s = work.unlimited_s(candidate)
@@ -231,8 +231,8 @@ def in_two_steps(
     size. A batch of 15,360 rows has many that differ by a quarter; one of a power of two has none between."""
     first = doubling(possible)
     found = best_first(work, first, memory_limit, best, under_s, tries)
-    if found is best and tries is not None:
-        return best
+    if found is None and tries is not None:
+        return None
     others = sorted(set(possible).difference(first))
     if found is not None:
         rows = found.candidate.micro_batch
