@@ -127,6 +127,7 @@ ORDER = (
     "lower",
     "runtime.host",
     "runtime.not_a_module",
+    "runtime.broken_off",
     "runtime.collectives",
     "runtime.program_spec",
     "runtime.parallel",

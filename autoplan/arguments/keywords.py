@@ -74,10 +74,18 @@ def checked(
         try:
             signature.bind(*args, **given)
         except TypeError as mistake:
-            raise error(f"{name}()", str(mistake), f"it takes {', '.join(known)}") from None
+            raise error(f"{name}()", str(mistake), f"it takes {taken(signature)}") from None
         return function(*args, **given)
 
     return call
+
+
+def taken(signature: inspect.Signature) -> str:
+    """A function's arguments, those apart that are given by name alone."""
+    each = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
+    named = [parameter.name for parameter in each if parameter.kind is parameter.KEYWORD_ONLY]
+    plain = [parameter.name for parameter in each if parameter.name not in named]
+    return ", ".join(plain) + ("; by name " * bool(plain and named)) + ", ".join(named)
 
 
 def instead(key: str, value: object, known: Iterable[str], others: Mapping[str, str]) -> str:

@@ -3,8 +3,9 @@
 `Program` (in `program`) is what train.py and users' scripts are written against. Everything else is a part of it.
 
 Order: `host` (what the host reads of the device), `not_a_module` (what a module has and a program has not),
-`program_spec` (what a program is built from), `collectives` (typed collectives and groups), `elastic` (start, hang,
-restart), `parallel` (stages, ZeRO, gradient sums), `memory` (recomputation and offload), `optim` (the optimizer),
+`broken_off` (what follows an exception), `program_spec` (what a program is built from), `collectives` (typed
+collectives and groups), `elastic` (start, hang, restart), `parallel` (stages, ZeRO, gradient sums), `memory`
+(recomputation and offload), `optim` (the optimizer),
 `ops` (operators that differ by rank), `data` (batches), `agreement` (ranks agree before a step), `checkpoint`
 (sharded checkpoints), `weights` (safetensors), `rank_model` (what programs of training and of the forward alone have
 in common), `inference` (the forward alone), `pipeline` (actions and messages of a pipeline's ranks), `engine`

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from autoplan.errors import LostRankError
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import Keywords, StageModule
@@ -31,9 +30,6 @@ class LoopEngine:
         """The same at other sizes of the batch."""
         return LoopEngine(spec, self.stage)
 
-    def check(self) -> None:
-        """Nothing of a step that broke off is on its way."""
-
     def run(self, keywords: Keywords, scale: Scale = unscaled) -> Tensor:
         """Adds every microbatch's gradients up; returns the sum of their losses.
 
@@ -54,14 +50,12 @@ class PipelineEngine:
 
     axis    the pipeline's
     groups  those of another engine of this rank's; None: they are made
-    broken  what broke a step off, of this engine or another with its groups
     """
 
     def __init__(
         self, spec: ProgramSpec, stages: Sequence[StageModule], axis: MeshAxis, device: torch.device,
-        groups: dict[Edge, ProcessGroup] | None = None, broken: list[str] | None = None,
+        groups: dict[Edge, ProcessGroup] | None = None,
     ) -> None:  # fmt: skip
-        self.broken: list[str] = [] if broken is None else broken
         self.modules, self.axis, self.device = stages, axis, device
         self.actions = rank_actions(spec, axis.rank)
         self.exchange = Exchange(spec, axis, device, groups)
@@ -71,27 +65,11 @@ class PipelineEngine:
 
     def resized(self, spec: ProgramSpec) -> PipelineEngine:
         """The same at other sizes of the batch."""
-        return PipelineEngine(spec, self.modules, self.axis, self.device, self.exchange.groups, self.broken)
+        return PipelineEngine(spec, self.modules, self.axis, self.device, self.exchange.groups)
 
     def run(self, keywords: Keywords, scale: Scale = unscaled) -> Tensor:
         """As LoopEngine.run; zero on a rank that doesn't hold the last stage. What breaks it off leaves messages on
-        their way, so that no step can follow (``check``)."""
-        try:
-            return self.run_all(keywords, scale)
-        except BaseException as error:
-            self.broken.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-            raise
-
-    def check(self) -> None:
-        """LostRankError where a step broke off."""
-        if self.broken:
-            raise LostRankError(
-                f"a step after one that broke off with {self.broken[0]}",
-                "what other stages had sent by then, or still wait for, would be taken for this step's",
-                "end the program on every rank, and start it anew from a checkpoint",
-            )
-
-    def run_all(self, keywords: Keywords, scale: Scale) -> Tensor:
+        their way, so that no step can follow (``runtime.broken_off``)."""
         for stage in self.stages.values():
             stage.begin(scale)
         ahead = iter(self.stages.values())  # each stage's forwards begin after those of the one before

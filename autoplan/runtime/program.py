@@ -112,7 +112,6 @@ class Program(RankModel):
         runtime.optim.updates): parameters and optimizer state are those before that loss.
         """
         self._check_filled("step")
-        self.engine.check()
         with self._during("forward and backward"):
             name = "step(accumulate=True)" if accumulate else "step"
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
@@ -136,15 +135,15 @@ class Program(RankModel):
         batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
         """
         self._check_filled("evaluate")
-        self.engine.check()
         with self._during("evaluation", "evaluate"), self.local.as_one() if self.local else nullcontext():
-            return self.evaluation.run(batch, self.spec.training.seed, self.steps)
+            return self.evaluation.run(batch, self.broken, self.spec.training.seed, self.steps)
 
     def _check_filled(self, call: str) -> None:
         if not self.filled:
             cause = "this program has no weights yet, only what its memory held before"
             remedy = "call program.init_weights(seed=0), load_weights(path) or load_checkpoint(path) first"
             raise WeightsError(f"program.{call}(batch)", cause, remedy)
+        self.broken.check(call)
 
     def _checked(self, batch: Batch, accumulate: bool, rows: Rows | None) -> Given:
         self.gradients.check(accumulate, self.spec.parallelism.compressed)
@@ -157,10 +156,11 @@ class Program(RankModel):
         keys = random_keys(spec, spec.training.seed, self.steps, self.device, before)
         keywords: Keywords = {**inputs, **counts, **keys, MICROBATCHES: (spec.microbatches,) * spec.microbatches}
         drawing = generators_kept(self.device) if self.spec.draws_by_rank else nullcontext()
-        with drawing, self.versions.computing() if self.versions else nullcontext():
-            loss = engine.run(keywords, self.updates.scale)
-        self.sums.finish()
-        loss = whole_loss(spec, loss, self.axes)
+        with self.broken.computing("a step"):
+            with drawing, self.versions.computing() if self.versions else nullcontext():
+                loss = engine.run(keywords, self.updates.scale)
+            self.sums.finish()
+            loss = whole_loss(spec, loss, self.axes)
         self.updates.settle(loss, self.steps + 1, before, counts)
         return loss
 
@@ -194,6 +194,7 @@ class Program(RankModel):
         ``load_state_dict`` takes it up. Replicas that step by themselves are averaged, in copies. The optimizer's
         state, the count of steps and the schedule's are ``program.optimizer.state_dict()``.
         """
+        self.broken.check_values("state_dict")
         self._settle()
         if full:
             return whole_tensors.on_every_rank(self.full_state_dict(), self.device)
@@ -259,7 +260,7 @@ class Program(RankModel):
         where a parameter or the optimizer's state isn't finite.
         """
         with self._during("saving a checkpoint", "save_checkpoint"):
-            self.updates.check_parameters()
+            self._check_parameters("save_checkpoint")
             self.updates.check_optimizer()
             if self.local:
                 self.local.average()
@@ -287,7 +288,7 @@ class Program(RankModel):
         with self._during("loading a checkpoint", "load_checkpoint"):
             state = checkpoint.load(self.saver, self._snapshot(), folder)
             self.sums.share_out()
-            self.filled = True
+            self.filled, self.broken.updating = True, False
             self.updates.forget()
             publish(self.held)
             self.optimizer.zero_grad()  # gradients of the weights that were there before
@@ -345,7 +346,8 @@ class Program(RankModel):
     def _count(self) -> int:
         return self.steps
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, call: str = "save_weights") -> None:
+        super()._check_parameters(call)
         self.updates.check_parameters()
 
     def _taken_up(self) -> None:
@@ -359,10 +361,13 @@ class Program(RankModel):
         self.sums.begin_anew()
 
     def _stepping(self, *_: object) -> None:
+        self.broken.check("optimizer.step")
         self.gradients.check_step()
         self.watch.enter("the update", self.steps)
+        self.broken.updating = True
 
     def _stepped(self, *_: object) -> None:
+        self.broken.updating = False
         self.updates.stepped()
         self.gradients.stepped()
         self.steps += 1

@@ -16,6 +16,7 @@ from torch import Tensor
 from autoplan.errors import LaunchError
 from autoplan.option_values import ON_DISK
 from autoplan.runtime.agreement.agreement import Agreement, Call
+from autoplan.runtime.broken_off import BrokenOff
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
@@ -64,6 +65,7 @@ class RankModel:
         self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device, zero)
         self.unread = whole_tensors.unread_values(spec, self.rank)
         self.agreement = Agreement(self.axes, self.device)
+        self.broken = BrokenOff(alone=spec.lowered.mesh.devices == 1 and len(spec.lowered.stages) == 1)
 
     def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:
         """The parameters and buffers that training starts from, as the user's model has them on one device.
@@ -107,6 +109,7 @@ class RankModel:
         be pickled: ``torch.save`` on every rank would write it over the whole one.
         """
         self.agreement.called(Call("full_state_dict", 0))
+        self.broken.check_values("full_state_dict")
         self._settle()
         values = whole_tensors.gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
         rest = whole_tensors.whole_buffers(self.spec, self.stages.buffers)
@@ -184,8 +187,9 @@ class RankModel:
     def _taken_up(self) -> None:
         """After parameters were set by something other than a step."""
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, call: str = "save_weights") -> None:
         """Before parameters are written."""
+        self.broken.check_values(call)
 
     def _averaged(self, values: Tensor | None) -> Tensor | None:
         """Of replicas that step by themselves the mean."""

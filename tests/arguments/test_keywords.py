@@ -56,6 +56,11 @@ def scaled(batch: int, times: int = 2) -> int:
     return batch * times
 
 
+@keywords(InputsError)
+def named(batch: int, *, times: int = 2) -> int:
+    return batch * times
+
+
 def test_a_function_takes_what_it_took() -> None:
     assert scaled(3) == 6 and scaled(batch=3, times=3) == 9
     assert scaled.__doc__ == "Doubled." and scaled.__name__ == "scaled"
@@ -67,6 +72,7 @@ def test_a_function_takes_what_it_took() -> None:
         (lambda: scaled(inputs=3), "inputs=3: scaled has no 'inputs'. write batch=3."),
         (lambda: scaled(3, time=2), "time=2: scaled has no 'time'. did you mean times?"),
         (lambda: scaled(), "scaled(): missing a required argument: 'batch'. it takes batch, times."),
+        (lambda: named(3, 4), "named(): too many positional arguments. it takes batch; by name times."),  # type: ignore
         (lambda: scaled(3, batch=4), "scaled(): multiple values for argument 'batch'"),
     ],
 )

@@ -16,6 +16,7 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import MICROBATCH, MICROBATCHES
 from autoplan.ir.randomness import KEY, random_operators
 from autoplan.lower.resized import BatchSizes, planned_sizes
+from autoplan.runtime.broken_off import BrokenOff
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.data.microbatches import Batch, microbatches
 from autoplan.runtime.inference.agreed_batch import gathered, whole_batch
@@ -52,11 +53,12 @@ class Forward:
         self.device, self.device_mesh = device, device_mesh
         self.loaded: dict[BatchSizes, Loaded] = {}
 
-    def run(self, batch: Batch, seed: int = 0, step: int = 0) -> Tensor:
+    def run(self, batch: Batch, broken: BrokenOff, seed: int = 0, step: int = 0) -> Tensor:
         """The whole result of a batch, the same on every rank.
 
         batch       the whole of it, 1 to as many rows as planned, of as many tokens or fewer; or this rank's rows
                     (``agreed_batch``)
+        broken      told where the computation breaks off
         seed, step  what a model that draws numbers in evaluation, too, draws them from
         InputsError for another batch; ParallelismError where that many rows can't be computed. Both on every rank.
         """
@@ -68,7 +70,7 @@ class Forward:
         keys = random_keys(form.spec, seed, step, self.device)
         keywords: Keywords = {**inputs, **counts, **keys, MICROBATCHES: (count,) * count}
         pipeline = form.axes.get(PIPELINE, MeshAxis(PIPELINE, 1, 0))
-        with torch.no_grad(), lent(form.loans):
+        with torch.no_grad(), broken.computing("a forward"), lent(form.loans):
             try:
                 parts = Lockstep(form.spec, self.stages, pipeline, self.device).run(keywords)
             finally:

@@ -39,8 +39,9 @@ class InferenceProgram(RankModel):
                together, as the result's are, in the order of the data axis
         InputsError for another batch; ParallelismError for a number of rows that this model's graph doesn't tell.
         """
+        self.broken.check("forward")
         with self._during("the forward", "forward"):
-            result = self.forwards.run(batch, step=self.runs)
+            result = self.forwards.run(batch, self.broken, step=self.runs)
         self.runs += 1
         return result
 

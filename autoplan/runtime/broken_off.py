@@ -1,0 +1,47 @@
+"""What broke a step, an evaluation or an update off midway, so that no further one can follow."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from autoplan.errors import LostRankError, WeightsError
+
+
+class BrokenOff:
+    """Of one program on one rank.
+
+    alone     whether the program has one rank and one stage. Then nothing is on its way when a computation breaks off,
+              and the next one begins anew
+    updating  whether an update began and hasn't ended: of the parameters some may be new
+    """
+
+    def __init__(self, alone: bool) -> None:
+        self.alone, self.updating, self.told = alone, False, ""
+
+    @contextmanager
+    def computing(self, what: str) -> Iterator[None]:
+        """Around what ranks compute together: "a step", "an evaluation"."""
+        try:
+            yield
+        except BaseException as error:
+            if not self.alone:
+                self.told = f"{what} that broke off with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise
+
+    def check(self, call: str) -> None:
+        """LostRankError where ranks may wait for each other in what broke off; and ``check_values``."""
+        if self.told:
+            raise LostRankError(
+                f"program.{call} after {self.told}",
+                "what other ranks had sent by then, or still wait for, would be taken for this call's",
+                "end the program on every rank, and start it anew from a checkpoint",
+            )
+        self.check_values(call)
+
+    def check_values(self, call: str) -> None:
+        """WeightsError where an update broke off."""
+        if self.updating:
+            cause = "some parameters and optimizer states may be new and others old"
+            remedy = "load_checkpoint(path)" if self.alone else "end the program, and start it anew from it"
+            raise WeightsError(
+                f"program.{call} after an update that broke off", cause, f"take the last checkpoint: {remedy}"
+            )
