@@ -5,7 +5,18 @@ A value that is an option's name takes the value that was given; any other is wr
 
 from collections.abc import Mapping
 
+OF_TRAINING = (
+    "optimizer", "precision", "learning_rate", "weight_decay", "betas", "eps", "momentum", "clip_grad_norm", "compile",
+    "seed", "optimizer_options", "lr_schedule", "reduce_dtype", "groups", "statistics", "outer_learning_rate",
+    "outer_momentum", "randomness", "compression_start",
+)  # fmt: skip
+OF_PARALLELISM = (
+    "dp", "tp", "pp", "zero", "micro_batch", "pipeline_schedule", "virtual_stages", "recompute", "sequence_parallel",
+    "offload", "tensor", "tensor_system", "local_steps", "cp", "ep", "cp_attention", "dp_replicate", "etp",
+    "outer_optimizer", "compression", "compression_rank", "gossip", "compression_rate", "servers", "staleness",
+)  # fmt: skip
 TRAINING_NAMES: Mapping[str, str] = {
+    **{name: f"Parallelism({name}=…)" for name in OF_PARALLELISM},
     "lr": "learning_rate", "wd": "weight_decay", "optim": "optimizer", "dtype": "precision",
     "amp": "precision='bf16-mixed'",
     "mixed_precision": "precision='bf16-mixed'", "bf16": "precision='bf16-mixed'", "fp16": "precision='fp16-mixed'",
@@ -15,10 +26,11 @@ TRAINING_NAMES: Mapping[str, str] = {
     "warmup_steps": "lr_schedule=autoplan.LRSchedule('linear', steps=…, warmup=…)",
     "beta1": "betas=(0.9, 0.999)", "beta2": "betas=(0.9, 0.999)",
     "batch_size": "example_inputs of that batch, or --batch on the command line",
-    "micro_batch": "Parallelism(micro_batch=…)", "micro_batch_size": "Parallelism(micro_batch=…)",
+    "micro_batch_size": "Parallelism(micro_batch=…)",
     "gradient_accumulation_steps": "Parallelism(micro_batch=…): the rows of one microbatch on one rank",
 }  # fmt: skip
 PARALLELISM_NAMES: Mapping[str, str] = {
+    **{name: f"Training({name}=…)" for name in OF_TRAINING},
     "fsdp": "zero=3", "ddp": "dp=N, or the system ddp", "data_parallel": "dp",
     "data_parallel_size": "dp", "dp_size": "dp", "tp_size": "tp",
     "tensor_parallel": "tp", "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "mp": "tp",
@@ -47,10 +59,9 @@ ARGUMENT_NAMES: Mapping[str, str] = {
     "cluster": "cluster_spec", "spec": "cluster_spec", "inputs": "example_inputs", "batch": "example_inputs",
     "example_batch": "example_inputs", "args": "example_inputs", "loss": "loss_fn", "criterion": "loss_fn",
     "strategy": "parallelism", "system": "parallelism", "constraint": "constraints",
-    **{name: f"training=autoplan.Training({name}=…)" for name in ("optimizer", "precision", "learning_rate", "seed")},
+    **{name: f"training=autoplan.Training({name}=…)" for name in OF_TRAINING},
     "lr": "training=autoplan.Training(learning_rate=…)", "nodes": "cluster_spec, such as '4x8 h100-sxm'",
-    **{name: f"parallelism=autoplan.Parallelism({name}=…)" for name in ("dp", "tp", "pp", "zero", "micro_batch")},
-    "lr_schedule": "training=autoplan.Training(lr_schedule=…)",
+    **{name: f"parallelism=autoplan.Parallelism({name}=…)" for name in OF_PARALLELISM},
     "schedule": "parallelism=autoplan.Parallelism(pipeline_schedule=…)",
     "fsdp": "parallelism='fsdp'", "batch_size": "example_inputs of that batch",
 }  # fmt: skip

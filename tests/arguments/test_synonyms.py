@@ -8,7 +8,14 @@ from dataclasses import fields
 
 import pytest
 
-from autoplan.arguments.synonyms import CLUSTER_NAMES, PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
+from autoplan.arguments.synonyms import (
+    CLUSTER_NAMES,
+    OF_PARALLELISM,
+    OF_TRAINING,
+    PARALLELISM_NAMES,
+    SCHEDULE_NAMES,
+    TRAINING_NAMES,
+)
 from autoplan.cluster import ClusterSpec
 from autoplan.options import LRSchedule, Parallelism, Training
 
@@ -25,7 +32,7 @@ def test_each_names_a_field_and_is_none_itself(kind: type, names: Mapping[str, s
     for name, instead in names.items():
         assert name == name.lower()
         first = re.split(r"\W", instead)[0]
-        assert first in known or first in ("Parallelism", "example_inputs"), f"{name}: {instead}"
+        assert first in known or first in ("Parallelism", "Training", "example_inputs"), f"{name}: {instead}"
 
 
 def test_a_value_that_is_told_can_be_given() -> None:
@@ -33,3 +40,8 @@ def test_a_value_that_is_told_can_be_given() -> None:
         found = re.fullmatch(r"(\w+)='?([\w-]+)'?", instead)
         if found and found[2] != "N":
             Parallelism(**{found[1]: int(found[2]) if found[2].isdigit() else found[2]})  # type: ignore[arg-type]
+
+
+def test_the_options_of_each_are_told_where_they_are_asked_of_another() -> None:
+    assert {field.name for field in fields(Training)} == set(OF_TRAINING)
+    assert {field.name for field in fields(Parallelism)} == set(OF_PARALLELISM)

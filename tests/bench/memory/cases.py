@@ -1,13 +1,20 @@
-"""What is planned and run: a small Llama and a small GPT-2, their batches, and plans of each kind."""
+"""What is planned and run: a small Llama, GPT-2 and Mixtral, their batches, and plans of each kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from autoplan import Parallelism, Training
 
@@ -72,6 +79,27 @@ CASES: Mapping[str, Case] = {
     "zero1, mixed": Case("llama", 16, single(dp=4, zero=1, micro_batch=2), MIXED),
     "tensor, mixed": Case("gpt2", 16, single(tp=4, micro_batch=8, sequence_parallel=False), MIXED),
     "1f1b, mixed": Case("llama", 32, single(pp=4, micro_batch=4, pipeline_schedule="1f1b"), MIXED),
+    "zero2, mixed": Case("gpt2", 16, single(dp=4, zero=2, micro_batch=2), MIXED),
+    "zero3, mixed": Case("llama", 16, single(dp=4, zero=3, micro_batch=2), MIXED),
+    "1f1b, 32 microbatches, mixed": Case("llama", 32, single(pp=4, micro_batch=1, pipeline_schedule="1f1b"), MIXED),
+    "interleaved, four stages a rank": Case(
+        "llama", 32, single(dp=2, pp=2, zero=0, micro_batch=1, pipeline_schedule="interleaved", virtual_stages=4)
+    ),
+    "interleaved, zero1, mixed": Case(
+        "llama", 64, single(dp=2, pp=2, zero=1, micro_batch=1, pipeline_schedule="interleaved", virtual_stages=2), MIXED
+    ),
+    "context, ring": Case("llama", 8, single(cp=4, cp_attention="ring", micro_batch=8)),
+    "context, rows": Case("llama", 8, single(cp=4, cp_attention="rows", micro_batch=8)),
+    "context, heads": Case("llama", 8, single(cp=4, cp_attention="heads", micro_batch=8)),
+    "context and tensor": Case("llama", 8, single(cp=2, tp=2, micro_batch=4), MIXED),
+    "mixture": Case("mixtral", 16, single(dp=4, zero=1, micro_batch=4)),
+    "mixture, experts": Case("mixtral", 16, single(dp=4, ep=4, zero=1, micro_batch=4)),
+    "mixture, experts, mixed": Case("mixtral", 16, single(dp=4, ep=4, zero=1, micro_batch=4), MIXED),
+    "mixture, tensor": Case("mixtral", 8, single(tp=4, micro_batch=8)),
+    "mixture, stages": Case(
+        "mixtral", 16, single(pp=2, dp=2, ep=2, zero=1, micro_batch=2, pipeline_schedule="1f1b"),
+        replace(TRAINING, statistics="microbatch"),
+    ),
 }  # fmt: skip
 """Each pins what makes it that plan."""
 
@@ -102,7 +130,18 @@ def gpt2() -> nn.Module:
     )  # fmt: skip
 
 
-MODELS = {"llama": llama, "gpt2": gpt2}
+def mixtral() -> nn.Module:
+    """46 million parameters, four layers of eight experts, of which two take each token."""
+    return MixtralForCausalLM(
+        MixtralConfig(
+            vocab_size=4096, hidden_size=384, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8,
+            num_key_value_heads=4, max_position_embeddings=LENGTH, use_cache=False, num_local_experts=8,
+            num_experts_per_tok=2, output_router_logits=True,
+        )
+    )  # fmt: skip
+
+
+MODELS = {"llama": llama, "gpt2": gpt2, "mixtral": mixtral}
 
 
 def batch(rows: int) -> dict[str, torch.Tensor]:
