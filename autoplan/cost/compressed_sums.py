@@ -1,4 +1,4 @@
-"""What every compression of gradients takes on a rank: messages, and what it computes around them."""
+"""What all gradient compressions have in common: the messages of a rank, and the compute around them."""
 
 import math
 from abc import ABC, abstractmethod

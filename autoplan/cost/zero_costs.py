@@ -1,4 +1,4 @@
-"""What sharing the states over a data axis takes (ZeRO), in seconds."""
+"""Seconds of the data axis: ZeRO's gathers and reduce-scatters, data parallelism's all-reduces, what compute hides."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

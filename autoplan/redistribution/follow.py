@@ -1,4 +1,4 @@
-"""Where one written step leads, for whoever checks a program that he hasn't planned."""
+"""The layout after one written step, for the type checker."""
 
 from dataclasses import replace
 

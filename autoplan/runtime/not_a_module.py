@@ -1,4 +1,4 @@
-"""What people write of a module, or of its loss, where a program has it otherwise: errors that say what to write."""
+"""Errors for what people call on a module, or on its loss, and a program has otherwise."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a candidate costs before its chain is cut.
+"""Builds a candidate's stage model, before its chain of segments is cut into stages.
 
-That is the chain's loads, its operator problem with all updates together, and that problem under a memory limit.
+Beside it two variants of its operator problem: all parameters updated as one, and under a memory limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The winner in the words that lowering reads."""
+"""Turns the best evaluated candidate into ``ir.choice.Chosen``, which lowering reads."""
 
 from __future__ import annotations
 

@@ -50,7 +50,9 @@ def test_those_that_fit_come_first_by_step_time(free: Plan) -> None:
 def test_a_named_system_costs_what_its_own_plan_does(free: Plan) -> None:
     priced = {a.name: a for a in free.alternatives}
     for name in ("zero1", "zero2"):
-        assert priced[name].step_time_s == pytest.approx(planned(parallelism=name).predicted.step_time_s)
+        alone = planned(parallelism=name).predicted
+        assert priced[name].step_time_s == pytest.approx(alone.step_time_s)
+        assert priced[name].peak_bytes == pytest.approx(max(memory.total for memory in alone.peak_bytes))
     own = planned(parallelism="megatron").predicted.step_time_s
     assert own <= priced["megatron"].step_time_s * (1 + 1e-9) <= 1.5 * own
 

@@ -1,4 +1,4 @@
-"""What a plan prices on a rank against what the rank issued: each call in one account is to be in the other."""
+"""Checks that the calls a plan prices on a rank are those that the rank issued, and lists the differences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A trace as an event simulation runs it: what the host does, in order, with operators of a stream joined into runs.
+"""A rank's trace as the four kinds of events that the simulation runs.
 
-Four kinds of steps are enough, as CUDA has them: a run of operators, the issue of a call to a communicator, the mark of
+They are CUDA's: a run of operators, the issue of a call to a communicator, the mark of
 what a stream holds so far (an event recorded), and a wait for a mark or for a call's end.
 """
 

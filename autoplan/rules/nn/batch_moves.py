@@ -1,4 +1,4 @@
-"""What operators need otherwise than the split batch gives it: all rows of a contrastive loss, a sum over them.
+"""Rules of the operators that gather the batch's rows or sum over them (``search.space.batch_moves``).
 
 Where the batch is split over ranks, ``batch_move`` takes a value from one state to another by a collective; on any
 other axis, and on one rank, it gives back what it gets.

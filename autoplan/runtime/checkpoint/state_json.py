@@ -1,7 +1,7 @@
 """state.json, which says what a checkpoint is; and which checkpoints a folder holds.
 
 A checkpoint counts only where state.json has the checksum that it names, and each file that it lists is as long as it
-says. What the files hold has checksums as well (``checkpoint_index``), which a load compares before it changes
+says. What the files hold has checksums as well (``index``), which a load compares before it changes
 anything.
 """
 

@@ -1,4 +1,4 @@
-"""A program's modules run another program's code: the same parameters and buffers, in another forward.
+"""Runs the evaluation program's code on the training program's parameters and buffers, without a copy.
 
 The forward alone is a program of its own (``autoplan.evaluation``), whose classes stand beside those of program.py,
 segment by segment. Its code borrows: it is called with an object that has its own axes, and the parameters, buffers

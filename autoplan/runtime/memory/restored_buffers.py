@@ -1,4 +1,4 @@
-"""A segment whose buffers change runs again in the backward: it reads what it read, and changes nothing.
+"""Recomputes segments that change buffers (batch norm): the second forward reads the old values, the new ones stay.
 
 ``checkpoint(layer, x, context_fn=restores_buffers(layer))`` runs the second forward with the buffers as they were
 before the first, and puts back what they have become since.

@@ -1,4 +1,4 @@
-"""What the split batch gives, in the state that an operator needs: its rows gathered, its sums made whole."""
+"""Runs what ``search.space.batch_moves`` put into the graph: gathers the batch's rows, or sums over them."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Whose gradients there are: one batch's, several batches' added up, or none that an update has yet to use.
+"""Accumulates the gradients of several batches before one update.
 
 What autograd and the sums over ranks work on is always one batch's: gradients of earlier batches are set aside before
 its backward and added to the result after it. So nothing that was summed over ranks, or unscaled, is so again.

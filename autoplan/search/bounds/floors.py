@@ -1,4 +1,4 @@
-"""What no plan of a candidate undercuts before anything of it is solved: seconds by its operators alone, and bytes."""
+"""Lower bounds in closed form on a candidate's step time and bytes, before any integer program of it is solved."""
 
 from __future__ import annotations
 

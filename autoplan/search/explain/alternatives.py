@@ -21,6 +21,7 @@ from autoplan.search.chosen import parallelism_of
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.pins import unpinned
+from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.predict import bubble_of, collectives
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.systems import ASYNCHRONOUS, CLASSICAL, SYSTEMS, resolve
@@ -142,7 +143,9 @@ def priced(work: SearchState, name: str, found: Evaluated, over_bytes: int) -> A
         summed[key] = one if before is None else together(before, one)
     longest = max(summed.values(), key=in_the_open, default=None)
     waits = longest if longest is not None and in_the_open(longest) > 0 else None
-    idle_s, peak_bytes = bubble_of(found) * found.step_s, found.memory[found.fullest].total
+    account = found.memory[found.fullest].total
+    peaks = peaks_of(found.loads, found.stages, found.candidate.pp)
+    idle_s, peak_bytes = bubble_of(found) * found.step_s, account if over_bytes else max(p.total for p in peaks)
     return Alternative(name, parallelism_of(found), found.step_s, over_bytes, "", waits, idle_s, peak_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Plans that are sought beside the best of the plain candidates: each starts from that one, and must be quicker.
+"""Second rounds of the search: variants of the best plan, each kept only if it is quicker.
 
 Order: `factoring` (tensor axes factored into several), `host_memory` (what lies in the host's memory), `axes` (axes of
 their own for long rows and for a mixture's experts), `rounds` (other numbers of stages on a rank).

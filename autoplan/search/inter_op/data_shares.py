@@ -1,4 +1,4 @@
-"""A candidate's data axis, and the bytes that it has a device hold for each byte of parameter."""
+"""ZeRO of one candidate: its data axis, and the bytes that a device holds for each byte of a parameter."""
 
 from __future__ import annotations
 

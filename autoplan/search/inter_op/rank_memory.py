@@ -1,4 +1,4 @@
-"""The memory account: what one device of a pipeline rank needs. The whole search reads it, and so does the report.
+"""The memory account: what one device of a pipeline rank needs. The search reads it; reports print ``peak_memory``.
 
 A stage is a run of segments of which some are recomputed. Its rank needs for it, all in bytes of one device,
 

@@ -1,4 +1,4 @@
-"""What products hide of the redistributions of what they read, for each arc of a value.
+"""Overlap: how much of each redistribution runs under the products of the operators that read it.
 
 Weights' gradients hide the sums of inputs' gradients, and these what is gathered again.
 """

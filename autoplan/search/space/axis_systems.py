@@ -1,4 +1,4 @@
-"""What a candidate asks of its operator axes, each axis for itself.
+"""The strategies that a candidate allows on each of the axes ep, cp and tp: others are dropped.
 
     ep   experts split over it, rows of everything else (``context_parallel``)
     cp   the sequence split over it, attention by heads, by rows, or round a ring (likewise); experts, where they are

@@ -1,4 +1,4 @@
-"""What operators need otherwise than the split batch gives it, moved there.
+"""A pass over the graph: gathers the batch's rows, or sums over them, before operators that need all of them.
 
 Operators mostly take rows of the batch as they come. Some need all of them: a contrastive loss multiplies each row by
 every other, dice loss divides by a sum over them, a graph's messages go from any row to any. Where the walk of

@@ -1,4 +1,4 @@
-"""Named systems on one axis along which rows are split and parameters are whole, but for what each names.
+"""Named systems that use one axis to split rows, and leave parameters whole but for one kind.
 
     ulysses           activations split along the sequence, attention by heads: an all-to-all each of queries, keys and
                       values, and one of the result back (Jacobs et al. 2023)

@@ -1,4 +1,4 @@
-"""What compressed gradients, and gradients that go to parameter servers, can't go with."""
+"""Errors for what gradient compression and parameter servers can't be combined with."""
 
 from __future__ import annotations
 

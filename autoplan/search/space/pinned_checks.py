@@ -1,4 +1,4 @@
-"""What a user pins and can't be: each error names the value, the cause and the remedy.
+"""Checks what a user pins: each error names the value, the cause and the remedy.
 
 Three kinds: fields that exclude each other (``conflicts``), sizes that don't multiply to the cluster or divide the
 batch, and what the host's memory is asked to keep. Where each field is possible alone and nothing is together,
