@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autoplan.rules.constraints import forbid, pin, replicated
     from autoplan.rules.registry import AxisStrategy, Rule, rule, unregister
 
+__version__ = "0.1.0"
 __all__ = [
     "AutoplanError", "AxisStrategy", "ClusterSpec", "Comparison", "Inference", "LRSchedule", "Parallelism",
     "ParameterGroup", "Plan", "Rule", "RuleReport", "TensorType", "Training", "check_rule", "compare", "forbid",

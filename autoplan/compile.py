@@ -32,6 +32,7 @@ from autoplan.runtime.optim.lr_scheduler import check_schedule
 from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.optim.parameter_group import check_flat, resolved_groups
 from autoplan.search.space.batch_moves import with_batch_moves
+from autoplan.search.space.gradient_checks import check_read
 from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism
 from autoplan.search.tables.placed_search import search_with_tables
@@ -82,6 +83,7 @@ def compile_model(
     model = accept_whole(model, asked.constraints)
     check_rules(model)
     if isinstance(training, Training):
+        check_read(pinned, training)
         training, model = resolved_groups(training, model), with_batch_moves(model)
     model, (chosen, alternatives, report) = search_with_tables(model, cluster, training, pinned, asked)
     if isinstance(training, Training):

@@ -11,6 +11,7 @@ from autoplan.ir.randomness import with_randomness
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
+from autoplan.search.space.gradient_checks import without_unread
 from autoplan.search.space.systems import resolve as resolve_parallelism
 from autoplan.trace.passes.precision import computed_in, in_precision
 from autoplan.trace.rescale import rescale
@@ -44,7 +45,9 @@ def replan(record: PlanRecord, change: Change) -> PlanRecord:
         asked = replace(asked, compile=training.compile)
     if change.parallelism is not None or change.effort is not None:
         request = record.asked.request if change.parallelism is None else change.parallelism
-        resolve_parallelism(request, cluster)
+        pinned = resolve_parallelism(request, cluster)
+        if change.training is None and isinstance(training, Training):
+            training = without_unread(pinned, training)
         kept = replace(training, compile=asked.compile)
         asked = asked_of(request, constraints, kept, change.effort or asked.effort)
     model = record.model

@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from autoplan import __version__
 from autoplan.arguments.command_line import Parser, whole
 from autoplan.arguments.values import EFFORTS, TRAINERS
 from autoplan.deferred import deferred
@@ -55,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
         prog="autoplan", description="Plan how a PyTorch model trains on a cluster, and write the sharded program.",
         epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    top.add_argument("--version", action="version", version=f"autoplan {__version__}")
     commands = top.add_subparsers(required=True, metavar="command", parser_class=Parser)
     plan = commands.add_parser("plan", help="plan a model for a cluster", epilog=EXAMPLE,
                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip

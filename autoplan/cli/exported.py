@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+from autoplan.arguments.places import place_for
 from autoplan.cli.progress import phase
 from autoplan.deferred import deferred
 from autoplan.errors import RehearsalError
@@ -31,10 +32,11 @@ def trace_command(options: argparse.Namespace) -> None:
 
 def config_command(options: argparse.Namespace) -> None:
     """The configuration, and on stderr what it lost."""
+    file = options.write and place_for(options.write)
     with phase(f"planning what {options.kind} can say"):
         found = load(options.folder).export_config(options.kind)
-    if options.write:
-        Path(options.write).write_text(found.text)
+    if file:
+        file.write_text(found.text)
     else:
         print(found.text, end="")
     print(found, file=sys.stderr)
@@ -42,13 +44,13 @@ def config_command(options: argparse.Namespace) -> None:
 
 def rehearse_command(options: argparse.Namespace) -> None:
     """RehearsalError, after what was found is printed, where the program wouldn't run as planned."""
-    plan = load(options.folder)
+    plan, file = load(options.folder), options.json and place_for(options.json)
     found = plan.rehearse(ranks=options.ranks, microbatches=options.microbatches)
     print(found)
     if Path(options.folder).is_dir() and found.together.mismatches is not None:
         add_to_report(plan, Path(options.folder), {"rehearsal": found.to_dict()})
-    if options.json:
-        Path(options.json).write_text(json.dumps(found.to_dict(), indent=1))
+    if file:
+        file.write_text(json.dumps(found.to_dict(), indent=1))
     if not found.passed:
         raise RehearsalError(options.folder, "the program would not run as planned", "see what is printed above")
 

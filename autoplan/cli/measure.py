@@ -9,16 +9,16 @@ import json
 import os
 from pathlib import Path
 
+from autoplan.arguments.places import place_for
 from autoplan.cli.progress import phase
 from autoplan.ir.codec import encode
-from autoplan.measurement.profiled import check_place
 from autoplan.plan import load
 from autoplan.runtime.elastic.launch import run_script
 
 
 def measure_command(options: argparse.Namespace) -> None:
     if options.json and os.environ.get("RANK", "0") == "0":
-        check_place(Path(options.json))
+        place_for(options.json)
     if "LOCAL_RANK" in os.environ:
         run_script(lambda: on_rank(options))
         return

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from autoplan.arguments.places import place_for
 from autoplan.errors import InputsError
 from autoplan.ir.record import PlanRecord
 from autoplan.search.breakdown import Breakdown, Span, breakdown
@@ -25,11 +26,11 @@ def write_trace(record: PlanRecord, path: str | os.PathLike, measured: str | os.
 
     measured  a trace of torch.profiler (``export_chrome_trace``), gzipped or not: its processes stand beside the
               predicted ranks, from time 0 like them
-    InputsError where that is no such trace.
+    InputsError where that is no such trace, or nothing can be written there.
     """
+    target = place_for(path)
     events = list(predicted_events(record, breakdown(record)))
     events += [] if measured is None else measured_events(Path(measured))
-    target = Path(path)
     text = json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
     if target.suffix == ".gz":
         target.write_bytes(gzip.compress(text.encode()))

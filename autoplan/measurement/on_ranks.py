@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
+from autoplan.arguments.places import place_for
 from autoplan.arguments.values import is_whole
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.ir.record import PlanRecord
 from autoplan.measurement.measurement import Measurement
 from autoplan.measurement.part_by_part import RankMeasured, beside
-from autoplan.measurement.profiled import check_place, profiled, settle
+from autoplan.measurement.profiled import profiled, settle
 from autoplan.measurement.rank_step import rank_step
 from autoplan.options import Inference
 from autoplan.runtime.collectives.objects import from_all, from_first, together
@@ -39,7 +40,7 @@ def measure_program(
     if (program.spec.parallelism, program.spec.lowered.mesh) != (record.chosen.parallelism, record.chosen.mesh):
         remedy = "give the one that plan.program() made"
         raise InputsError("plan.measure(program)", "the program is another plan's", remedy)
-    together(lambda: check_place(kept))  # the first rank's node alone needs the folder
+    together(lambda: kept and place_for(kept))  # the first rank's node alone needs the folder
     given = batch_source(program.spec, None, 0) if batch is None else lambda step: batch
     number = iter(range(WARM + steps + 1))
 

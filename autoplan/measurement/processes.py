@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
+from autoplan.arguments.places import place_for
 from autoplan.errors import InputsError, LaunchError
 from autoplan.export.folder import on_processors
 from autoplan.ir.codec import decode
 from autoplan.ir.record import PlanRecord
 from autoplan.measurement.measurement import Measurement
 from autoplan.measurement.on_ranks import check_steps, check_trains, measure_program
-from autoplan.measurement.profiled import check_place
 from autoplan.runtime.data.microbatches import Batch
 from autoplan.runtime.program import Program
 
@@ -32,10 +32,9 @@ def measure(
     source  the plan's folder, or what writes it to one
     """
     check_trains(record)
-    kept = None if trace is None else Path(trace)
     if program is not None:
-        return measure_program(record, program, batch, steps, kept)
-    check_place(kept)
+        return measure_program(record, program, batch, steps, None if trace is None else Path(trace))
+    kept = None if trace is None else place_for(trace)
     check_alone(record, batch, steps)
     ranks = record.chosen.mesh.devices
     if isinstance(source, Path):

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from autoplan.errors import InputsError
 from autoplan.measurement.rank_step import STEP, UPDATE, Event
 
 
@@ -39,13 +38,6 @@ def profiled(
     if kept is not None:
         kept.write_bytes(gzip.compress(content) if kept.suffix == ".gz" else content)
     return json.loads(content)["traceEvents"]
-
-
-def check_place(file: Path | None) -> None:
-    """InputsError, before anything runs, where a file can't be written there."""
-    if file is not None and (file.is_dir() or not file.parent.is_dir()):
-        cause = "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
-        raise InputsError(file, cause, "give a file in a folder that is there")
 
 
 def settle(device: torch.device) -> None:

@@ -28,6 +28,12 @@ INSTEAD = {
 """Why a program hasn't got it, and what to do instead."""
 
 
+def not_called() -> NotAModuleError:
+    """The error for ``program(batch)``."""
+    cause = "a program trains by step(batch), which runs forward and backward of all microbatches"
+    return NotAModuleError("program(batch)", cause, "call program.step(batch), or program.evaluate(batch) for its loss")
+
+
 def not_of_a_module(kind: str, name: str) -> AttributeError:
     """The error for an attribute that a program hasn't got."""
     if name in INSTEAD:

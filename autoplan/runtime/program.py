@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.inference.forward import Forward, random_keys
-from autoplan.runtime.not_a_module import step_loss
+from autoplan.runtime.not_a_module import not_called, step_loss
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.asynchronous.local_sgd import replica_groups, replica_of
 from autoplan.runtime.optim.asynchronous.outer_steps import local_steps
@@ -90,6 +91,10 @@ class Program(RankModel):
             self.engine = PipelineEngine(spec, self.stages.modules, self.axes[PIPELINE], self.device)
         self.steps_at = SizedSteps(spec, self.engine)
         self.world.made()
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        """NotAModuleError: it says what to call."""
+        raise not_called()
 
     def step(self, batch: Batch, accumulate: bool = False, rows: Rows | None = None) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.

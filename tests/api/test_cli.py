@@ -38,6 +38,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_version_is_the_project_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    said = capsys.readouterr().out
+    assert f'\nversion = "{said.removeprefix("autoplan ").strip()}"\n' in (ROOT / "pyproject.toml").read_text()
+
+
 def test_plan_writes_the_folder(exported: Path) -> None:
     assert {path.name for path in exported.iterdir()} == FILES
 

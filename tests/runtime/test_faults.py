@@ -80,9 +80,9 @@ def test_training_goes_on_after_a_rank_hangs_and_another_dies(tmp_path: Path, tr
     faults = {0: (2, 4, "hang"), 1: (3, 7, "die")}
     done = torchrun(tmp_path, train_py, faults, 12, 2)
     assert done.returncode == 0, done.stderr[-4000:]
-    told = [line for line in done.stderr.splitlines() if line.startswith("LostRankError")]
+    told = [line for line in done.stderr.splitlines() if line.startswith("autoplan: error: rank 2")]
     assert len(told) == 1, done.stderr[-4000:]
-    waited = "LostRankError: rank 2 of 4: the others have waited for it for 12 s. rank 2: after step 4, "
+    waited = "autoplan: error: rank 2 of 4: the others have waited for it for 12 s. rank 2: after step 4, "
     assert told[0].startswith(waited)
     assert re.search(r"at \S*faults_script.py:\d+ \(misbehave\); ranks 0-1, 3: step 5, forward and backward", told[0])
     assert "Traceback" not in done.stderr
@@ -97,14 +97,14 @@ def test_a_rank_that_is_stopped_is_told_to_say_nothing_any_more(tmp_path: Path, 
     """torchrun gives it half a minute to hear its signal before it kills it."""
     done = torchrun(tmp_path, train_py, {0: (1, 3, "stop")}, 15, 1)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "LostRankError: rank 1 of 4: it says nothing any more" in done.stderr
+    assert "autoplan: error: rank 1 of 4: it says nothing any more" in done.stderr
 
 
 @pytest.mark.slow  # test_diverged.py has an error under torchrun, test_runtime_launch.py one rank's own
 def test_a_mistake_of_one_rank_is_the_only_thing_that_is_said(tmp_path: Path, train_py: str) -> None:
     done = torchrun(tmp_path, train_py, {0: (1, 2, "mistake")}, 60, 0)
     assert done.returncode != 0
-    assert "[rank 1] InputsError: the data: it ends. give more.\n" in done.stderr
+    assert "[rank 1] autoplan: error: the data: it ends. give more.\n" in done.stderr
     assert "train.py\", line" not in done.stderr
 
 

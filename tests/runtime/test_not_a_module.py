@@ -17,9 +17,9 @@ from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 
 
-def asked(rank: int, world: int) -> tuple[list[str], list[bool], str, bool, str]:
-    """Errors of a module's attributes, which of them a program seems to have, the error of another name, whether the
-    step's loss is a step's, and the error of its backward."""
+def asked(rank: int, world: int) -> tuple[list[str], list[bool], list[str], bool]:
+    """Errors of a module's attributes, which of them a program seems to have, the errors of another name, of a call and
+    of a loss's backward, and whether a step's loss is a step's."""
     spec = tiny.spec(dp=2, tp=2)
     with Program(spec, tiny.program(len(spec.lowered.stages))) as program:
         program.load_weights(tiny.reference().state_dict())
@@ -31,21 +31,24 @@ def asked(rank: int, world: int) -> tuple[list[str], list[bool], str, bool, str]
         with pytest.raises(AttributeError) as unknown:
             program.trian()  # type: ignore[operator]
         (batch,) = tiny.batches(1)
+        with pytest.raises(NotAModuleError) as called:
+            program(batch)
         loss = program.step(batch)
         with pytest.raises(InputsError) as twice:
             loss.backward()
         kept = [hasattr(program, name) for name in INSTEAD]
-        return told, kept, str(unknown.value), type(loss) is StepLoss, str(twice.value)
+        return told, kept, [str(unknown.value), str(called.value), str(twice.value)], type(loss) is StepLoss
 
 
 def test_a_program_says_what_to_write_instead(pool: RankPool) -> None:
-    told, kept, unknown, is_step, twice = pool.run(asked)[0]
+    told, kept, (unknown, called, twice), is_step = pool.run(asked)[0]
     assert not any(kept) and is_step
     by_name = dict(zip(INSTEAD, told, strict=True))
     assert by_name["train"].startswith("program.train: a program has no modes: ") and "evaluate" in by_name["train"]
     assert "program.state_dict()" in by_name["parameters"]
     assert by_name["zero_grad"].endswith("call program.optimizer.zero_grad().")
     assert unknown == "'Program' object has no attribute 'trian'"
+    assert called.startswith("program(batch): ") and "program.step(batch), or program.evaluate(batch)" in called
     assert twice.startswith("loss.backward(): program.step(batch) has run the backward")
     assert twice.endswith("leave it out, and call program.optimizer.step().")
 

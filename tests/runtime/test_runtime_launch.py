@@ -137,7 +137,7 @@ def test_the_wrong_number_of_processes_is_told_without_a_traceback(
     with pytest.raises(SystemExit, match=r"^2$"):
         launch.run_script(main)
     assert capsys.readouterr().err.splitlines() == [
-        "LaunchError: 1 process: the plan needs 4 processes, there is 1. start it with torchrun --nproc-per-node 4 "
+        "autoplan: error: 1 process: the plan needs 4 processes, there is 1. start it with torchrun --nproc-per-node 4 "
         "out/train.py (or --nnodes N --nproc-per-node 4/N)."
     ]
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -270,4 +270,4 @@ def test_a_mistake_that_one_rank_makes_is_told_by_it(
     monkeypatch.setenv("RANK", rank)
     with pytest.raises(SystemExit, match="2"):
         launch.run_script(main)
-    assert capsys.readouterr().err == f"{before}InputsError: a: b. c.\n"
+    assert capsys.readouterr().err == f"{before}autoplan: error: a: b. c.\n"

@@ -28,7 +28,7 @@ def test_each_text_is_told_by_one_rank(
         cause = "of one rank alone" if rank == 2 else "b"
         stderr_messages.tell_once(InputsError("a", cause, "c"))
     said = capsys.readouterr().err.splitlines()
-    assert said == ["InputsError: a: b. c.", "[rank 2] InputsError: a: of one rank alone. c."]
+    assert said == ["autoplan: error: a: b. c.", "[rank 2] autoplan: error: a: of one rank alone. c."]
     assert json.loads((tmp_path / "0" / "error.json").read_text())["message"]["message"] == said[0]
     assert not (tmp_path / "1" / "error.json").exists()
 
@@ -38,7 +38,7 @@ def test_a_rank_that_is_alone_with_its_error_tells_it(
 ) -> None:
     as_rank(monkeypatch, tmp_path, 3)
     stderr_messages.tell_once(InputsError("a", "b", "c"))
-    assert capsys.readouterr().err == "[rank 3] InputsError: a: b. c.\n"
+    assert capsys.readouterr().err == "[rank 3] autoplan: error: a: b. c.\n"
 
 
 def test_how_a_script_was_started_the_first_rank_of_all_tells(

@@ -125,6 +125,6 @@ def test_the_error_goes_to_stderr_and_to_torchrun(
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     tell(LostRankError("rank 1 of 2", "a", "b"))
-    assert capsys.readouterr().err == "LostRankError: rank 1 of 2: a. b.\n"
+    assert capsys.readouterr().err == "autoplan: error: rank 1 of 2: a. b.\n"
     failure = ProcessFailure(local_rank=0, pid=1, exitcode=EXIT, error_file=str(tmp_path / "error.json"))
-    assert "LostRankError: rank 1 of 2: a. b." in ChildFailedError("train.py", {0: failure}).format_msg()
+    assert "autoplan: error: rank 1 of 2: a. b." in ChildFailedError("train.py", {0: failure}).format_msg()

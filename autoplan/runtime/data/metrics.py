@@ -21,6 +21,7 @@ class MetricsFile:
         if path is None:
             return
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a"):
                 lines = path.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:

@@ -16,7 +16,7 @@ LOOK_S = 0.02
 
 def tell(error: AutoplanError, before: str = "") -> None:
     """One line on stderr, and the same in the file that torchrun reads where a process fails."""
-    said = f"{before}{type(error).__name__}: {error}"
+    said = f"{before}autoplan: error: {error}"
     print(said, file=sys.stderr, flush=True)
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if file:

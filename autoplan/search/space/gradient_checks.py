@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autoplan.arguments.values import is_number
 from autoplan.errors import ParallelismError
@@ -18,6 +19,32 @@ OF_ONE_KIND = (
 """Fields of one compression alone, which it is, and why."""
 OF_ONE_BIT = ("lr", "betas", "eps", "weight_decay")
 """Options of 1-bit Adam, by torch's names."""
+
+SERVE = (
+    ("compression_start", "compression"), ("outer_learning_rate", "outer_optimizer"),
+    ("outer_momentum", "outer_optimizer"),
+)  # fmt: skip
+EXAMPLES = {"compression": "powersgd", "outer_optimizer": "nesterov"}
+"""Fields of a training that nothing reads without a field of the parallelism, and which."""
+
+
+def unread(pinned: Parallelism, training: Training) -> dict[str, str]:
+    """Fields of a training that are set, and nothing reads: each with the parallelism's field that would."""
+    given = ((field, reader) for field, reader in SERVE if getattr(training, field) != getattr(Training, field))
+    return {field: reader for field, reader in given if getattr(pinned, reader) is None}
+
+
+def check_read(pinned: Parallelism, training: Training) -> None:
+    """ParallelismError for a field of a training that nothing reads."""
+    for field, reader in unread(pinned, training).items():
+        value, cause = getattr(training, field), f"{reader} alone reads it, and no search chooses one by itself"
+        remedy = f"pin it, as in Parallelism({reader}={EXAMPLES[reader]!r}), or leave {field} out"
+        raise ParallelismError(f"{field}={value!r} without {reader}", cause, remedy)
+
+
+def without_unread(pinned: Parallelism, training: Training) -> Training:
+    """A training for another parallelism than it was given with."""
+    return replace(training, **{field: getattr(Training, field) for field in unread(pinned, training)})
 
 
 def raise_first(conflicts: Iterator[Conflict]) -> None:

@@ -70,7 +70,7 @@ def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
 
 
 def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
-    """Stages on a rank, and what can't wait for the weights' gradients of a split backward."""
+    """Stages on a rank, what can't wait for the weights' gradients of a split backward, and attention over one rank."""
     count, recompute, order = pinned.virtual_stages, pinned.recompute, pinned.pipeline_schedule
     yield (
         count not in (None, 1) and order in ("gpipe", "1f1b", "pipedream-2bw"), f"virtual_stages={count}",
@@ -79,6 +79,10 @@ def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
     yield (
         count == 1 and order == "interleaved", "virtual_stages=1 with pipeline_schedule='interleaved'",
         "with one stage on a rank that is 1f1b", "give 2 or more",
+    )  # fmt: skip
+    yield (
+        pinned.cp == 1 and pinned.cp_attention, f"cp_attention={pinned.cp_attention!r} with cp=1",
+        "it says how attention is split over cp", "give cp=2 or more, or leave it out",
     )  # fmt: skip
     splits = order == "zero-bubble"
     yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,8 @@ def gradients_of_folders(
 
 def last_error(text: str) -> str:
     """The first rank's error out of all that torchrun prints."""
-    lines = [line for line in text.splitlines() if "Error" in line and "ChildFailedError" not in line]
+    told = re.compile(r"autoplan: error:|Error(?<!ChildFailedError)")
+    lines = [line for line in text.splitlines() if told.search(line)]
     return " ".join((lines or text.splitlines()[-1:])[0].split())
 
 

@@ -23,6 +23,6 @@ def attempted(act: Callable[[], T], name: str, wrong: list[str]) -> T | None:
 
 def last_error(text: str) -> str:
     """Of what a process wrote to stderr, the line that names its error."""
-    lines = [line.strip() for line in text.splitlines() if "Error" in line]
+    lines = [line.strip() for line in text.splitlines() if "Error" in line or "autoplan: error" in line]
     own = [line for line in lines if "ChildFailedError" not in line]
     return (own or lines or ["no word"])[0][-200:]
