@@ -19,13 +19,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.cluster.interval import interval_of
 from autoplan.deferred import deferred
 from autoplan.errors import AutoplanError, DoesNotFitError, InputsError, LaunchError, ParallelismError, PlanFileError
-from autoplan.export.folder import (
-    program_module,
-    program_spec,
-    read_folder,
-    values_in,
-    write_folder,
-)
+from autoplan.export.folder import OpenedPlan, opened, program_spec, values_in, write_folder
 from autoplan.export.found import found_in, write_found
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
@@ -90,7 +84,7 @@ class Plan:
     record    everything that plan.json holds
     module    the user's model, where the plan was made in this process
     loss_fn   likewise
-    folder    where the plan was loaded from, else None
+    opened    what was loaded, else None
     origin    where the plan was loaded from that this one is another of
     given     what was traced, where the plan was made in this process
     values    the folder that holds the values that training starts from, where they aren't ``module``'s
@@ -99,10 +93,15 @@ class Plan:
     record: PlanRecord
     module: nn.Module | None = field(default=None, compare=False)
     loss_fn: Callable | None = field(default=None, compare=False)
-    folder: Path | None = None
+    opened: OpenedPlan | None = field(default=None, compare=False)
     origin: Path | None = field(default=None, compare=False)
     given: Given | None = field(default=None, compare=False)
     values: Path | None = field(default=None, compare=False)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the plan was loaded from."""
+        return None if self.opened is None else self.opened.folder
 
     @property
     def predicted(self) -> Predicted:
@@ -127,7 +126,7 @@ class Plan:
     @property
     def lowered(self) -> Lowered:
         """The typed program: every value with its layout."""
-        return program_of(self.record)
+        return self.opened.lowered if self.opened else program_of(self.record)
 
     def __str__(self) -> str:
         return headline(self.record)
@@ -191,7 +190,7 @@ class Plan:
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
         change = Change(cluster_spec, batch, seq, bandwidth, parallelism, constraints, training, effort)
-        return replace(self, record=replan(self.record, change), folder=None, origin=self.folder or self.origin)
+        return replace(self, record=replan(self.record, change), opened=None, origin=self.folder or self.origin)
 
     @keywords(InputsError)
     def trace(self, path: str | os.PathLike, *, measured: str | os.PathLike | None = None) -> Path:
@@ -374,14 +373,14 @@ class Plan:
 
         timeout_s  after which a rank that hangs is named and all end
         """
-        if self.folder is None:
+        if self.opened is None:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        spec, module = program_spec(self.record, self.folder), program_module(self.folder)
+        spec, module = program_spec(self.record, self.folder, self.lowered), self.opened.module()
         if spec.forward_only:
             return InferenceProgram(spec, module, timeout_s)  # type: ignore[return-value]
-        return Program(spec, module, timeout_s, pretrained=self.folder / PRETRAINED)
+        return Program(spec, module, timeout_s, pretrained=self.opened.folder / PRETRAINED)
 
 
 @keywords(PlanFileError)
@@ -392,7 +391,5 @@ def load(folder: str | os.PathLike) -> Plan:
     The modules that define operators of your own are imported; ExtensionError where they can't be. Nothing else in the
     folder runs here; program.py does in ``plan.program()``.
     """
-    record = read_folder(folder)
-    path = Path(folder)
-    home = path.parent if path.suffix == ".json" else path
-    return Plan(record, folder=home, values=values_in(home))
+    found = opened(folder)
+    return Plan(found.record, opened=found, values=values_in(found.folder))

@@ -33,10 +33,7 @@ class SizedProgram:
     """A plan's program as it stands, for steps at other sizes; what all of them are compared with is made once."""
 
     record: PlanRecord
-
-    @cached_property
-    def lowered(self) -> Lowered:
-        return program_of(self.record)
+    lowered: Lowered
 
     @cached_property
     def programs(self) -> list[Sized]:

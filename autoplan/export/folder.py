@@ -14,10 +14,9 @@ import os
 import shutil
 import sys
 import tempfile
-import types
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +36,7 @@ from autoplan.export.owned_files import (
     TRAIN,
     check_files,
     code_of,
+    compiled,
     exported_files,
     may_replace,
     remove_stale,
@@ -47,6 +47,7 @@ from autoplan.ir.codec import decode, decode_parts, encode, expect
 from autoplan.ir.graph import Model
 from autoplan.ir.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.ir.start import FOLDER, InitRecipe, Start
+from autoplan.ir.typed_program import Lowered
 from autoplan.lower.after_search import program_of
 from autoplan.options import Inference, Training
 from autoplan.rules.extensions import Extension, require
@@ -134,11 +135,11 @@ def plan_data(text: str | bytes, where: str, edited: bool = False) -> dict:
 def parse_plan(text: str | bytes, where: str, edited: bool = False) -> PlanRecord:
     """The plan that a plan.json holds; PlanFileError as ``plan_data``, and for what can't be one; ExtensionError
     where it needs operators of a user's that can't be imported."""
-    return record_of(plan_data(text, where, edited), where)
+    return checked(plan_data(text, where, edited), where)[0]
 
 
-def record_of(data: dict, where: str) -> PlanRecord:
-    """The same of data that ``plan_data`` gave."""
+def checked(data: dict, where: str) -> tuple[PlanRecord, Lowered]:
+    """The same of data that ``plan_data`` gave, and its typed program."""
     missing = [name for name in ("cluster", "profiles", "training_kind", *PARTS) if name not in data]
     if missing:
         raise PlanFileError(where, f"it lacks {missing}", "plan again and export")
@@ -149,8 +150,7 @@ def record_of(data: dict, where: str) -> PlanRecord:
     parts = decode_parts(kinds, data, where)
     record = PlanRecord(cluster=cluster_of(data["cluster"], data["profiles"], where), **parts)
     require(record.extensions)
-    check(record, where)
-    return record
+    return record, check(record, where)
 
 
 def cluster_of(data: object, profiles: object, where: str) -> ClusterSpec:
@@ -162,15 +162,15 @@ def cluster_of(data: object, profiles: object, where: str) -> ClusterSpec:
         raise PlanFileError(f"{where}: cluster", str(error), "undo the edit, or plan again and export") from None
 
 
-def check(record: PlanRecord, where: str) -> None:
-    """Whether the parts of a plan that was read agree, and its layouts follow from one another."""
+def check(record: PlanRecord, where: str) -> Lowered:
+    """Whether the parts of a plan that was read agree, and its layouts follow from one another: the typed program."""
     mesh, parallelism = record.chosen.mesh, record.chosen.parallelism
     told = {axis.name: axis.size for axis in parallelism.mesh(record.chosen.microbatches).axes}
     wrong = [f"{name}={size}" for name, size in told.items() if size != mesh.size(name)]
     if wrong:
         raise PlanFileError(where, f"{', '.join(wrong)}: its mesh is {mesh}", "undo the edit, or plan again and export")
     try:
-        program_of(record)
+        return program_of(record)
     except LayoutError as error:
         raise PlanFileError(where, f"its layouts don't follow: {error}", "undo the edit, or plan again") from None
     except (KeyError, IndexError, ValueError, AssertionError, StopIteration) as error:
@@ -243,15 +243,62 @@ def start_in(folder: Path) -> Start:
         return Start()
 
 
-def read_folder(folder: str | os.PathLike) -> PlanRecord:
-    """The plan of an exported folder (or of a plan.json). PlanFileError as ``parse_plan``, and where a file of the
-    folder isn't the plan's."""
+@dataclass(frozen=True)
+class OpenedPlan:
+    """A plan.json that was read, proven and compared with its checksums, once.
+
+    folder  that it lies in
+    files   the checksums of what was exported with it, by name
+    """
+
+    folder: Path
+    record: PlanRecord
+    lowered: Lowered
+    files: Mapping[str, str]
+
+    def spec(self) -> ProgramSpec:
+        """What the runtime needs to know of the plan."""
+        return program_spec(self.record, self.folder, self.lowered)
+
+    def module(self) -> ModuleType:
+        """program.py beside it, imported: its code runs. PlanFileError where a file of the plan is missing, or isn't
+        the one that was exported with it.
+
+        What runs is what was compared: neither the file read again nor what Python may have cached of another, nor
+        what has been exported there since.
+        """
+        file = self.folder / PROGRAM
+        if not file.is_file():
+            raise PlanFileError(self.folder, "there is no program.py", "export the plan again")
+        content = file.read_bytes()
+        missing = [name for name in self.files if name not in OPEN and not (self.folder / name).is_file()]
+        if missing:
+            raise PlanFileError(self.folder, f"{missing[0]} is missing, which was exported with it", DAMAGED)
+        check_files(self.folder, self.files)
+        if self.files.get(PROGRAM) != bytes_hash(content):
+            raise PlanFileError(file, "it isn't the program of the plan beside it", DAMAGED)
+        spec = importlib.util.spec_from_file_location(f"autoplan_program_{abs(hash(str(file.resolve())))}", file)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where a compiler looks up globals of a forward that is checkpointed within
+        exec(code_of(file, content), module.__dict__)
+        return module
+
+
+def opened(folder: str | os.PathLike) -> OpenedPlan:
+    """An exported folder (or a plan.json). PlanFileError as ``parse_plan``, and where a file of the folder isn't the
+    plan's."""
     file = plan_file(folder)
     data = plan_data(content_of(file), str(file))
-    record = record_of(data, str(file))
+    record, lowered = checked(data, str(file))
     if Path(folder).suffix != ".json":
         check_files(file.parent, data["files"])
-    return record
+    return OpenedPlan(file.parent, record, lowered, data["files"])
+
+
+def read_folder(folder: str | os.PathLike) -> PlanRecord:
+    """The plan alone of ``opened``."""
+    return opened(folder).record
 
 
 def plan_file(folder: str | os.PathLike) -> Path:
@@ -284,7 +331,7 @@ def seal_folder(folder: str | os.PathLike) -> tuple[str, ...]:
     file = plan_file(folder)
     content = content_of(file)
     data = plan_data(content, str(file), edited=True)
-    record_of(data, str(file))
+    checked(data, str(file))
     before = data["files"]
     data["files"] = {n: bytes_hash((file.parent / n).read_bytes()) for n in before if (file.parent / n).is_file()}
     compiled(file.parent / PROGRAM)
@@ -302,45 +349,15 @@ def write_plan_data(file: Path, data: dict) -> None:
     staged.replace(file)
 
 
-def compiled(file: Path) -> types.CodeType:
-    """The code of a file; PlanFileError where there is none, or it isn't Python."""
-    if not file.is_file():
-        raise PlanFileError(file.parent, f"there is no {file.name}", "export the plan again")
-    return code_of(file, file.read_bytes())
-
-
-def program_module(folder: str | os.PathLike) -> ModuleType:
-    """program.py of an exported folder, imported: its code runs. PlanFileError where a file of the plan is missing, or
-    isn't the one that was exported with it.
-
-    What runs is what was compared: neither the file read again nor what Python may have cached of another.
-    """
-    file = Path(folder) / PROGRAM
-    if not file.is_file():
-        raise PlanFileError(folder, "there is no program.py", "export the plan again")
-    content = file.read_bytes()
-    plan = plan_file(folder)
-    files = plan_data(plan.read_bytes(), str(plan))["files"]
-    missing = [name for name in files if name not in OPEN and not (Path(folder) / name).is_file()]
-    if missing:
-        raise PlanFileError(folder, f"{missing[0]} is missing, which was exported with it", DAMAGED)
-    check_files(Path(folder), files)
-    if files.get(PROGRAM) != bytes_hash(content):
-        raise PlanFileError(file, "it isn't the program of the plan beside it", DAMAGED)
-    spec = importlib.util.spec_from_file_location(f"autoplan_program_{abs(hash(str(file.resolve())))}", file)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where a compiler looks up the globals of a forward that is checkpointed within
-    exec(code_of(file, content), module.__dict__)
-    return module
-
-
-def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) -> ProgramSpec:
-    """What the runtime needs to know of a plan, and of the folder that it was loaded from."""
+def program_spec(
+    record: PlanRecord, folder: str | os.PathLike | None = None, lowered: Lowered | None = None
+) -> ProgramSpec:
+    """What the runtime needs to know of a plan, of the folder that it was loaded from, and its typed program where
+    that is known."""
     training = record.training
     if isinstance(training, Inference):
         training = Training(precision=training.precision, compile=training.compile)
-    sized = SizedProgram(record)
+    sized = SizedProgram(record, program_of(record) if lowered is None else lowered)
     return ProgramSpec(
         lowered=sized.lowered,
         parallelism=record.chosen.parallelism,

@@ -73,6 +73,13 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
             raise PlanFileError(path, said, DAMAGED)
 
 
+def compiled(file: Path) -> types.CodeType:
+    """The code of a file; PlanFileError where there is none, or it isn't Python."""
+    if not file.is_file():
+        raise PlanFileError(file.parent, f"there is no {file.name}", "export the plan again")
+    return code_of(file, file.read_bytes())
+
+
 def code_of(file: Path, content: bytes) -> types.CodeType:
     try:
         return compile(content, str(file), "exec", dont_inherit=True)

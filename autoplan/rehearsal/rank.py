@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from autoplan.errors import AutoplanError
-from autoplan.export.folder import program_module, program_spec, read_folder
+from autoplan.export.folder import opened
 from autoplan.ir.mesh import MICROBATCH, Axis, Mesh
 from autoplan.ir.typed_program import TypedValue
 from autoplan.rehearsal.device.accelerator import fake_device
@@ -47,12 +47,12 @@ def rehearse_rank(
     compiled      whether segments that the plan compiles keep what a compiled one keeps; False: as eager ones do
     """
     file = Path(folder) / "program.py"
-    record = read_folder(folder)
-    spec = program_spec(record, folder)
+    plan = opened(folder)
+    record, spec = plan.record, plan.spec()
     training = replace(spec.training, compression_start=0)  # a step once gradients are compressed, as plans price it
     # the fake device stands for the plan's, processors too
     spec = replace(spec, training=training, on_processors=False)
-    module = program_module(folder)
+    module = plan.module()
     if microbatches is not None:
         spec = shortened(spec, microbatches)
     recorder = Recorder(file.resolve())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autoplan.cost.step import receives_ahead
 from autoplan.errors import InputsError, RehearsalError
-from autoplan.export.folder import PROGRAM, program_spec, read_folder
+from autoplan.export.folder import PROGRAM, opened
 from autoplan.ir.record import PlanRecord
 from autoplan.rehearsal.outcome import Rehearsal, RehearsedClass, Together
 from autoplan.rehearsal.pricing.balance import balance
@@ -41,8 +41,8 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
     RehearsalError where torch or the machine takes no fake device; InputsError for other ranks.
     """
     start = time.monotonic()
-    record = read_folder(folder)
-    spec = program_spec(record, folder)
+    plan = opened(folder)
+    record, spec = plan.record, plan.spec()
     if spec.forward_only:
         raise RehearsalError("a plan of Inference()", "a rehearsal is of a training's step", "rehearse a training plan")
     classes = chosen(spec, ranks)

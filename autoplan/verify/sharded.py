@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.export.folder import opened, write_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.runtime.inference.inference_program import InferenceProgram
 from autoplan.runtime.program import Program
@@ -50,7 +50,8 @@ def train_on_rank(
     rank: int, world: int, folder: str, batch: Tensors, weights: str, steps: int
 ) -> Run | None:
     """One rank's part of a training run; the whole tensors on rank 0, None elsewhere."""
-    program = Program(program_spec(read_folder(folder)), program_module(folder))
+    plan = opened(folder)
+    program = Program(plan.spec(), plan.module())
     program.load_weights(weights)
     losses: list[float] = []
     gradients: Tensors = {}
@@ -68,7 +69,8 @@ def forward_on_rank(
     rank: int, world: int, folder: str, batch: Tensors, weights: str
 ) -> torch.Tensor | None:
     """One rank's part of a forward; the whole result on rank 0, None elsewhere."""
-    program = InferenceProgram(program_spec(read_folder(folder)), program_module(folder))
+    plan = opened(folder)
+    program = InferenceProgram(plan.spec(), plan.module())
     program.load_weights(weights)
     result = program(dict(batch))
     return result.cpu() if rank == 0 else None

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from autoplan.arguments.places import place_for
-from autoplan.cli import main
-from autoplan.cli.exported import config_command
 from autoplan.errors import InputsError
 from autoplan.export.perfetto import write_trace
 from autoplan.runtime.data.metrics import MetricsFile

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from autoplan import cli
-from autoplan.export.folder import program_module, read_folder, write_folder
+from autoplan.export.folder import opened, read_folder, write_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Lost, Place, Silent, contents, equal, refused, refused_command, unharmed
@@ -35,8 +35,7 @@ def export(folder: Path, tp: int = 2) -> Path:
 
 def loaded(folder: Path) -> object:
     """As autoplan.load(folder).program() reads it."""
-    read_folder(folder)
-    return program_module(folder)
+    return opened(folder).module()
 
 
 def edited(name: str, change: Callable[[bytes], bytes], *words: str) -> Callable[[Place], str]:

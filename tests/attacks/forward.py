@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autoplan import Parallelism, Training
-from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.export.folder import opened, read_folder, write_folder
 from autoplan.ir.record import UNKNOWN
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Place, Silent, equal, refused
@@ -233,8 +233,8 @@ def without_model(place: Place) -> str:
 
 
 def by_hand(rank: int, world: int, folder: str, batch: Batch) -> object:
-    spec = program_spec(read_folder(folder))
-    return Program(replace(spec, forms=None), program_module(folder)).evaluate(batch)
+    plan = opened(folder)
+    return Program(replace(plan.spec(), forms=None), plan.module()).evaluate(batch)
 
 
 def hand_made(place: Place) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.export.folder import opened, program_spec, write_folder
 from autoplan.ir.checksums import bytes_hash
 from tests.corruptions.target import Target
 from tests.support.hand_made import llama
@@ -23,8 +23,8 @@ class PlanReader:
         self.known = "another plan"
 
     def load(self, folder: Path) -> None:
-        record = read_folder(folder)
-        module = program_module(folder)
+        plan = opened(folder)
+        record, module = plan.record, plan.module()
         names = {name: value for name, value in vars(module).items() if not name.startswith("__")}
         code = [stage.__init__.__code__.co_code for stage in module.STAGES if isinstance(stage, type)]
         came = {p.name: bytes_hash(p.read_bytes()) for p in sorted((folder / "pretrained").iterdir()) if p.is_file()}

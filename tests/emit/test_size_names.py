@@ -18,6 +18,7 @@ from autoplan.emit.sized_program import SizedProgram, fitting, program_text
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import Evaluable, PlanRecord
 from autoplan.ir.typed_program import Lowered
+from autoplan.lower.after_search import program_of
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from tests.support.planning import parallelize_alone
 
@@ -106,7 +107,8 @@ def test_the_program_of_another_batch_is_the_same_text(tmp_path: Path) -> None:
 def test_what_every_size_is_compared_with_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     monkeypatch.setattr(sized_program, "fitting", lambda *given: made.append(1) or fitting(*given))
-    program = SizedProgram(record_of(8, 16))
+    record = record_of(8, 16)
+    program = SizedProgram(record, program_of(record))
     sizes = [BatchSizes(4, 16), BatchSizes(8, 8), BatchSizes(2, 8)]
     assert [planned_sizes(program.at(each)) for each in sizes] == sizes
     assert len(made) == 1

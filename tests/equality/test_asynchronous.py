@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor, nn
 
 import autoplan
-from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.export.folder import opened, write_folder
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run, parameter_error
@@ -42,7 +42,8 @@ STALE = {
 
 
 def train(rank: int, world: int, folder: str, weights: dict[str, Tensor], batches: Sequence[dict]) -> tuple:
-    program = Program(program_spec(read_folder(folder)), program_module(folder))
+    plan = opened(folder)
+    program = Program(plan.spec(), plan.module())
     program.load_weights(weights)
     losses = []
     for batch in batches:

@@ -12,9 +12,9 @@ from autoplan.errors import PlanFileError
 from autoplan.export import folder as folders
 from autoplan.export.folder import (
     compact_json,
+    opened,
     parse_plan,
     plan_text,
-    program_module,
     program_spec,
     read_folder,
     write_folder,
@@ -74,7 +74,7 @@ def test_the_same_plan_is_the_same_text(record):
 
 
 def test_the_program_imports_and_its_spec_agrees(record, exported):
-    module = program_module(exported)
+    module = opened(exported).module()
     assert len(module.STAGES) == len(program_spec(record).lowered.stages) == 1
 
 
@@ -137,8 +137,9 @@ def test_other_texts_are_no_plans(text):
         parse_plan(text, "plan.json")
 
 
-def test_a_missing_folder_says_so(tmp_path):
+def test_a_missing_folder_says_so(tmp_path, exported):
     with pytest.raises(PlanFileError, match=r"there is no plan\.json"):
         read_folder(tmp_path / "nowhere")
+    (exported / "program.py").unlink()
     with pytest.raises(PlanFileError, match=r"there is no program\.py"):
-        program_module(tmp_path)
+        opened(exported).module()

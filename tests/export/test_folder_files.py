@@ -6,13 +6,16 @@ import json
 import os
 import py_compile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autoplan.errors import PlanFileError
-from autoplan.export.folder import program_module, read_folder, seal_folder, write_folder
+from autoplan.export.folder import opened, read_folder, seal_folder, write_folder
 from autoplan.ir.record import PlanRecord
+from autoplan.ir.typed_program import Lowered
+from autoplan.lower import after_search
 from tests.support.hand_made import llama
 from tests.support.records import record_of
 
@@ -46,9 +49,9 @@ def test_an_edited_plan_or_program_is_refused_and_sealed_on_purpose(record, expo
     said = refused_edit(exported, "program.py", lambda text: text + "MINE = 1\n")
     assert "it isn't the file that was exported with the plan beside it" in said
     with pytest.raises(PlanFileError, match="it isn't the file that was exported"):
-        program_module(exported)
+        opened(exported).module()
     assert seal_folder(exported) == ("program.py",)
-    assert program_module(exported).MINE == 1
+    assert opened(exported).module().MINE == 1
 
 
 def test_what_is_no_program_is_not_sealed(exported):
@@ -74,7 +77,7 @@ def test_what_python_cached_of_another_program_does_not_run(exported):
     py_compile.compile(str(file), doraise=True)
     file.write_text(text)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert not hasattr(program_module(exported), "FOREIGN")
+    assert not hasattr(opened(exported).module(), "FOREIGN")
 
 
 def test_an_export_replaces_its_own_and_keeps_an_edited_train_py(record, exported):
@@ -101,3 +104,15 @@ def test_an_export_loses_no_edit_of_the_program(record, exported):
     with pytest.raises(PlanFileError, match="it was edited since it was exported"):
         write_folder(record, exported, "x", {})
     assert (exported / "program.py").read_text() == "edited"
+
+
+def test_a_loaded_plan_is_proven_once_and_runs_its_own_program(
+    record: PlanRecord, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven: list[Lowered] = []
+    monkeypatch.setattr(after_search, "typecheck", lambda program, apart: proven.append(program))
+    plan = opened(exported)
+    assert plan.spec().lowered is plan.lowered and len(proven) == 1
+    write_folder(replace(record, model=replace(record.model, name="Other")), exported, "another plan", {})
+    with pytest.raises(PlanFileError, match=r"program\.py: it isn't the file that was exported with the plan"):
+        plan.module()

@@ -85,7 +85,7 @@ def test_train_py_asks_for_weights_before_anything_starts(tmp_path: Path) -> Non
     assert done.returncode == 2 and done.stdout == ""
     (said,) = done.stderr.strip().splitlines()
     assert said == (
-        "WeightsError: Own: nothing is known of the initial values of scale, up.weight, up.bias and 2 more. give "
+        "autoplan: error: Own: nothing is known of the initial values of scale, up.weight, up.bias and 2 more. give "
         "--weights safetensors, or plan the function that makes it: parallelize(make_model, ...)."
     )
 

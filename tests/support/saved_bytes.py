@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from autoplan.export.folder import program_module, program_spec, read_folder
+from autoplan.export.folder import opened
 from autoplan.rehearsal.device.accelerator import fake_device
 from autoplan.rehearsal.device.call_recorder import Recorder
 from autoplan.rehearsal.device.kernels import kernels_of
@@ -31,15 +31,15 @@ def saved_bytes(folders: Sequence[Path]) -> list[Kept]:
 
 
 def rehearsed(folder: Path) -> Kept:
-    record = read_folder(folder)
-    spec = eager(program_spec(record, folder))
+    plan = opened(folder)
+    spec = eager(plan.spec())
     recorder = Recorder((folder / "program.py").resolve())
     with ExitStack() as stack:
         recorder.device = stack.enter_context(fake_device(recorder))
         stack.enter_context(fake_world(0, spec.lowered.mesh.devices, recorder))
         stack.enter_context(answered(recorder))
         stack.enter_context(kernels_of("cuda"))
-        program = Program(spec, program_module(folder))
+        program = Program(spec, plan.module())
         program.filled = True
         layers = next(m for m in program.stages.modules[0].modules() if isinstance(m, nn.ModuleList))
         before: set[int] = set()
