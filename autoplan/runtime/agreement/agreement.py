@@ -24,9 +24,8 @@ from autoplan.runtime import host
 from autoplan.runtime.agreement.disagreement import Facts, error_of
 from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.collectives.objects import from_all, unforeseen
+from autoplan.runtime.collectives.objects import from_all, meeting_place, unforeseen
 from autoplan.runtime.data.microbatches import Given
-from autoplan.runtime.elastic.launch import meeting_place
 from autoplan.runtime.program_spec import DATA
 
 NOBODY = -(1 << 63)  # in the place of another data rank

@@ -7,9 +7,10 @@ import torch.distributed as dist
 
 from autoplan.errors import InputsError
 from autoplan.lower.resized import planned_sizes
+from autoplan.runtime.collectives.objects import meeting_place
 from autoplan.runtime.data.batch_sizes import program_of, sizes_of
 from autoplan.runtime.data.microbatches import Batch, Rows, named
-from autoplan.runtime.elastic.launch import device_of, meeting_place
+from autoplan.runtime.elastic.launch import device_of
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.program_spec import ProgramSpec
 

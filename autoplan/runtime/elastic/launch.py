@@ -199,11 +199,6 @@ def device_of(backend: str, on_processors: bool) -> torch.device:
     return torch.device(device.type, torch.accelerator.current_device_index())
 
 
-def meeting_place(device: torch.device) -> torch.device:
-    """Where all ranks' numbers are reduced: with the host where the default process group reduces its tensors, too."""
-    return torch.device("cpu") if "cpu:" in dist.get_backend_config() else device
-
-
 def run_script(main: Callable[[], None]) -> None:
     """Runs a script's main; a user's mistake ends it with its text, no traceback and exit status 2.
 
