@@ -20,7 +20,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.trace.initialise import given, recipe_check
 from tests.attacks import initial_models as made
 from tests.attacks.attack import Attack, Lost, Place, Silent, contents, equal, refused, refused_command, unharmed
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 RANKS = 2
 TRAINING = Training(compile=False)
@@ -33,7 +33,7 @@ from torch.nn.functional import mse_loss as loss_fn
 def planned(model: object, **options: object) -> autoplan.Plan:
     given = {"loss_fn": nn.functional.mse_loss, "training": TRAINING, "parallelism": SPLIT, **options}
     batch = given.pop("batch", None) or made.batch()
-    return parallelize_alone(model, f"1x{RANKS} cpu", batch, **given)
+    return parallelize_unproved(model, f"1x{RANKS} cpu", batch, **given)
 
 
 def begun(rank: int, world: int, folder: str, arguments: dict) -> Mapping[str, Tensor]:

@@ -25,7 +25,7 @@ from autoplan.rules.registry import rule_of
 from autoplan.runtime.ops.attention.heads import attention_with_dropout
 from autoplan.runtime.ops.global_random import step_keys
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 PINNED = Parallelism(dp=2, tp=2, pp=1, micro_batch=2)
 
@@ -34,7 +34,7 @@ PINNED = Parallelism(dp=2, tp=2, pp=1, micro_batch=2)
 def planned(randomness: str, cluster: str = "1x4 cpu", **training: object) -> Plan:
     module, batch, _ = zoo.small("gpt2", layers=2, dropout=0.25)
     told = Training(randomness=randomness, **training)  # type: ignore[arg-type]
-    return parallelize_alone(module, cluster, batch, training=told, parallelism=PINNED)
+    return parallelize_unproved(module, cluster, batch, training=told, parallelism=PINNED)
 
 
 def text(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""Traces that tests share: a model of transformers, as its configuration makes it, is traced once a process."""
+"""Traces that tests share: a model of the same classes, sizes and settings is traced once a process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from autoplan.models.inputs import Inputs
 from autoplan.plan import Plan
 from autoplan.trace.pipeline import trace
 
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
 
 @dataclass
 class SharedTraces:
-    """Graphs by all that they follow from. A module whose class isn't transformers' own is traced each time."""
+    """Graphs by all that they follow from. A module with attributes of another kind than numbers and texts is traced
+    each time."""
 
     known: dict[object, Model] = field(default_factory=dict)
 
@@ -56,22 +59,35 @@ class SharedTraces:
 
 
 def key_of(model: nn.Module, inputs: Inputs, options: Mapping[str, object]) -> object:
-    """None for a module, a batch or a loss that says less than all of a trace."""
-    foreign = not isinstance(model, PreTrainedModel) or not type(model).__module__.startswith("transformers.models.")
-    if foreign or options.get("loss_fn") is not None or not isinstance(inputs, Mapping):
-        return None
+    """None for a module or a batch that says less than all of a trace. A loss is the function that is given."""
+    named = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
     hooked = any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules())
-    if hooked or not all(isinstance(value, torch.Tensor) for value in inputs.values()):
+    own = isinstance(model, PreTrainedModel) and type(model).__module__.startswith("transformers.models.")
+    plain = own or all(map(is_plain, (value for m in model.modules() for value in settings_of(m).values())))
+    if hooked or not plain or not all(isinstance(value, torch.Tensor) for value in named.values()):
         return None
-    config = (type(model), model.config.to_json_string(use_diff=False), model.config._attn_implementation)
-    modules = tuple((name, type(m), settings_of(m)) for name, m in model.named_modules())
+    config = (model.config.to_json_string(use_diff=False), model.config._attn_implementation) if own else ()
+    modules = tuple((name, type(m), type(m).forward, repr(settings_of(m))) for name, m in model.named_modules())
     tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     first: dict[int, str] = {}
-    held = tuple((first.setdefault(id(t), name), t.shape, t.dtype, t.requires_grad) for name, t in tensors)
-    batch = tuple((name, value.shape, value.dtype) for name, value in inputs.items())
+    held = tuple((first.setdefault(id(t), name), *shown(t), t.requires_grad) for name, t in tensors)
+    batch = tuple((name, *shown(value)) for name, value in named.items())
     return config, repr(model), modules, held, batch, tuple(sorted(options.items()))
 
 
-def settings_of(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """A module's own numbers and texts, whether it trains among them."""
-    return tuple((name, v) for name, v in vars(module).items() if isinstance(v, bool | int | float | str))
+def settings_of(module: nn.Module) -> dict[str, object]:
+    """A module's own attributes, whether it trains among them; of transformers' its numbers and texts."""
+    own = {name: value for name, value in vars(module).items() if name == "training" or name not in OF_EVERY_MODULE}
+    hugging_face = type(module).__module__.startswith("transformers.")
+    return {n: v for n, v in own.items() if is_plain(v)} if hugging_face else own
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value says all of itself."""
+    if isinstance(value, tuple | list):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def shown(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.device.type

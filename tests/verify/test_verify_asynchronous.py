@@ -14,7 +14,7 @@ from autoplan.runtime.optim.asynchronous.outer_steps import OuterSteps
 from autoplan.runtime.optim.asynchronous.weight_stashing import OlderVersions
 from autoplan.runtime.parallel.compression.powersgd import LowRankSums
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 
 TRAINING = Training(learning_rate=1e-2, clip_grad_norm=1.0, compile=False)
 LOCAL = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8)
@@ -30,7 +30,7 @@ STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="
 def planned(parallelism: Parallelism) -> autoplan.Plan:
     module, batch, loss_fn = zoo.small("mlp")
     training = replace(TRAINING, clip_grad_norm=None) if parallelism.compression == "1bit" else TRAINING
-    return parallelize_alone(
+    return parallelize_unproved(
         module, "1x2 cpu", batch, loss_fn=loss_fn, training=training, parallelism=parallelism
     )
 
