@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from autoplan.rules.constraints import forbid, pin, replicated
     from autoplan.rules.registry import AxisStrategy, Rule, rule, unregister
 
-__version__ = "0.1.0"
 __all__ = [
     "AutoplanError", "AxisStrategy", "ClusterSpec", "Comparison", "Inference", "LRSchedule", "Parallelism",
     "ParameterGroup", "Plan", "Rule", "RuleReport", "TensorType", "Training", "check_rule", "compare", "forbid",
@@ -34,6 +33,7 @@ __all__ = [
 
 HOMES = {
     "autoplan.api": ("parallelize",),
+    "autoplan.cli": ("__version__",),
     "autoplan.cluster": ("ClusterSpec",),
     "autoplan.comparison": ("Comparison", "compare"),
     "autoplan.ir.graph": ("TensorType",),

@@ -15,13 +15,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from autoplan import __version__
 from autoplan.arguments.command_line import Parser, whole
 from autoplan.arguments.values import EFFORTS, TRAINERS
 from autoplan.deferred import deferred
 from autoplan.errors import AutoplanError
 
-__all__ = ["main", "parser"]
+__all__ = ["__version__", "main", "parser"]
+
+__version__ = "0.1.0"
 
 EXAMPLE = """\
 examples:

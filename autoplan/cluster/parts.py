@@ -94,7 +94,9 @@ def _part(kind: type[Part], item: Any, name: str) -> Part:
         return item
     known = [field.name for field in fields(kind)]
     if isinstance(item, Mapping):
-        if set(item) <= set(known) and set(known[:3]) <= set(item):
+        if unknown := [str(key) for key in item if key not in known]:
+            raise ClusterError(f"{name}: {dict(item)!r}", f"has no {', '.join(unknown)}", _form(kind, name))
+        if set(known[:3]) <= set(item):
             return kind(**item)
     elif isinstance(item, (tuple, list)) and 3 <= len(item) <= len(known):
         return kind(*item)

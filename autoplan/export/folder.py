@@ -132,14 +132,9 @@ def plan_data(text: str | bytes, where: str, edited: bool = False) -> dict:
     return data
 
 
-def parse_plan(text: str | bytes, where: str, edited: bool = False) -> PlanRecord:
-    """The plan that a plan.json holds; PlanFileError as ``plan_data``, and for what can't be one; ExtensionError
-    where it needs operators of a user's that can't be imported."""
-    return checked(plan_data(text, where, edited), where)[0]
-
-
 def checked(data: dict, where: str) -> tuple[PlanRecord, Lowered]:
-    """The same of data that ``plan_data`` gave, and its typed program."""
+    """The plan in what ``plan_data`` gave, and its typed program. PlanFileError for what can't be one; ExtensionError
+    where it needs operators of a user's that can't be imported."""
     missing = [name for name in ("cluster", "profiles", "training_kind", *PARTS) if name not in data]
     if missing:
         raise PlanFileError(where, f"it lacks {missing}", "plan again and export")
@@ -286,19 +281,14 @@ class OpenedPlan:
 
 
 def opened(folder: str | os.PathLike) -> OpenedPlan:
-    """An exported folder (or a plan.json). PlanFileError as ``parse_plan``, and where a file of the folder isn't the
-    plan's."""
+    """An exported folder (or a plan.json). Errors as of ``plan_data`` and ``checked``, and a PlanFileError where a file
+    of the folder isn't the plan's."""
     file = plan_file(folder)
     data = plan_data(content_of(file), str(file))
     record, lowered = checked(data, str(file))
     if Path(folder).suffix != ".json":
         check_files(file.parent, data["files"])
     return OpenedPlan(file.parent, record, lowered, data["files"])
-
-
-def read_folder(folder: str | os.PathLike) -> PlanRecord:
-    """The plan alone of ``opened``."""
-    return opened(folder).record
 
 
 def plan_file(folder: str | os.PathLike) -> Path:

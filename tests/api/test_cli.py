@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import autoplan
 from autoplan.cli import EXAMPLE, main, parser
 from autoplan.cli.typed_words import parallelism, training
 from autoplan.errors import ParallelismError
@@ -42,6 +43,7 @@ def test_the_version_is_the_project_s(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     said = capsys.readouterr().out
+    assert said == f"autoplan {autoplan.__version__}\n"
     assert f'\nversion = "{said.removeprefix("autoplan ").strip()}"\n' in (ROOT / "pyproject.toml").read_text()
 
 

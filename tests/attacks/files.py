@@ -13,7 +13,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from autoplan import cli
-from autoplan.export.folder import opened, read_folder, write_folder
+from autoplan.export.folder import opened, write_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Lost, Place, Silent, contents, equal, refused, refused_command, unharmed
@@ -138,7 +138,7 @@ def edited_train(place: Place) -> str:
     told = [str(w.message) for w in said if "train.py was edited" in str(w.message)]
     if not told:
         raise Silent("nobody was told that train.py stays")
-    read_folder(folder)
+    opened(folder)
     return told[0]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autoplan import Parallelism, Training
-from autoplan.export.folder import opened, read_folder, write_folder
+from autoplan.export.folder import opened, write_folder
 from autoplan.ir.record import UNKNOWN
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Place, Silent, equal, refused
@@ -225,7 +225,7 @@ def changed_after_planning(place: Place) -> str:
 def without_model(place: Place) -> str:
     """A plan that was written without its module at hand: nobody has looked at it in evaluation."""
     plan = plan_of(place)
-    record = read_folder(plan.folder)
+    record = opened(plan.folder).record
     bare = replace(record, evaluable=UNKNOWN)
     write_folder(bare, place.folder / "bare", "x", {})
     call = functools.partial(place.pools.of(2).run, evaluate, str(place.folder / "bare"), plan.weights, [plan.batch])

@@ -153,6 +153,7 @@ def test_what_is_not_clear_is_told_and_never_guessed(text, said):
     [
         ({"nodes": 1, "device": "cpu"}, "lacks devices_per_node"),
         ({"nodes": 1, "devices_per_node": 1, "device": "cpu", "gpus": 3}, "has gpus"),
+        ({"groups": [{"nodes": 2, "devices_per_node": 8, "device": "cpu", "memory": 4}]}, "has no memory. Give groups"),
         ({"nodes": 1.5, "devices_per_node": 1, "device": "cpu"}, "nodes = 1.5"),
         ({"nodes": True, "devices_per_node": 1, "device": "cpu"}, "nodes = True"),
         ({"nodes": 1, "devices_per_node": 1, "device": 7}, "device = 7"),

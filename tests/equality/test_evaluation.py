@@ -16,7 +16,7 @@ from autoplan.evaluation.evaluation_graph import evaluated
 from autoplan.evaluation.form import forms_of
 from autoplan.evaluation.proof import Given, prove
 from autoplan.evaluation.same import difference
-from autoplan.export.folder import read_folder
+from autoplan.export.folder import opened
 from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.layout import Layout, R, S
@@ -136,16 +136,16 @@ def test_after_steps_it_is_the_loss_of_the_state_that_is_saved(
 
 def test_a_model_that_branches_on_training_is_refused_by_name(pool: RankPool, tmp_path: Path) -> None:
     plan = planned(tmp_path / "out", Branching(), features(), nn.functional.mse_loss, dp=4, tp=1, pp=1)
-    known = read_folder(plan.folder).evaluable
+    known = opened(plan.folder).record.evaluable
     assert "its graph in evaluation with 8 rows differs: aten.linear.default of head" in known.model
     with pytest.raises(ParallelismError, match="let forward compute the same in training and in evaluation"):
-        forms_of(read_folder(plan.folder))(BatchSizes(8))
+        forms_of(opened(plan.folder).record)(BatchSizes(8))
 
 
 def test_a_number_that_only_looks_like_the_rows_stays(tmp_path: Path) -> None:
     plan = planned(tmp_path / "out", zoo.mlp(), features(), sum_over_eight, dp=1, tp=1, pp=1, cluster="1x1 cpu")
-    assert read_folder(plan.folder).evaluable == Evaluable(tokens="the model reads no rows of tokens")
-    assert forms_of(read_folder(plan.folder))(BatchSizes(3)).lowered.batch[0].type.shape == (3, 16)
+    assert opened(plan.folder).record.evaluable == Evaluable(tokens="the model reads no rows of tokens")
+    assert forms_of(opened(plan.folder).record)(BatchSizes(3)).lowered.batch[0].type.shape == (3, 16)
 
 
 def given(module: nn.Module, loss_fn: object, rows: int = 8) -> Given:

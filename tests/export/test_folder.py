@@ -13,10 +13,8 @@ from autoplan.export import folder as folders
 from autoplan.export.folder import (
     compact_json,
     opened,
-    parse_plan,
     plan_text,
     program_spec,
-    read_folder,
     write_folder,
 )
 from autoplan.ir import codec
@@ -24,7 +22,7 @@ from autoplan.ir.checksums import is_sealed, sealed
 from autoplan.ir.record import SCHEMA, PlanRecord
 from cost_models.hardware import PROFILES
 from tests.support.hand_made import llama
-from tests.support.records import record_of
+from tests.support.records import parse_plan, record_of
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +36,8 @@ def exported(record, tmp_path) -> Path:
 
 
 def test_what_is_read_is_what_was_written(record, exported):
-    assert read_folder(exported) == record
-    assert read_folder(exported / "plan.json") == record
+    assert opened(exported).record == record
+    assert opened(exported / "plan.json").record == record
 
 
 def test_a_reading_takes_one_checksum_and_each_class_s_annotations_once(exported, monkeypatch):
@@ -47,7 +45,7 @@ def test_a_reading_takes_one_checksum_and_each_class_s_annotations_once(exported
     hints = typing.get_type_hints
     monkeypatch.setattr(folders, "is_sealed", lambda data: sums.append(1) or is_sealed(data))
     monkeypatch.setattr(codec.typing, "get_type_hints", lambda kind: classes.append(kind) or hints(kind))
-    read_folder(exported)
+    opened(exported)
     assert len(sums) == 1
     assert len(classes) < 3 * len(set(classes)), "once for each part of the plan that has the class"
 
@@ -117,7 +115,7 @@ def test_what_is_no_plan_is_refused_with_the_reason(exported, edit, said):
     file = exported / "plan.json"
     file.write_text(json.dumps(sealed(edit(json.loads(file.read_text())))))
     with pytest.raises(PlanFileError) as caught:
-        read_folder(exported)
+        opened(exported)
     assert said in str(caught.value)
 
 
@@ -128,7 +126,7 @@ def test_a_layout_edited_into_nonsense_is_refused(exported):
     dict(strategies["down"]["axes"])["tp"]["output"] = "I"
     file.write_text(json.dumps(sealed(data)))
     with pytest.raises(PlanFileError, match=r"its layouts don't follow.*down"):
-        read_folder(exported)
+        opened(exported)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
@@ -139,7 +137,7 @@ def test_other_texts_are_no_plans(text):
 
 def test_a_missing_folder_says_so(tmp_path, exported):
     with pytest.raises(PlanFileError, match=r"there is no plan\.json"):
-        read_folder(tmp_path / "nowhere")
+        opened(tmp_path / "nowhere")
     (exported / "program.py").unlink()
     with pytest.raises(PlanFileError, match=r"there is no program\.py"):
         opened(exported).module()

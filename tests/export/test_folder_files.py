@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoplan.errors import PlanFileError
-from autoplan.export.folder import opened, read_folder, seal_folder, write_folder
+from autoplan.export.folder import opened, seal_folder, write_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Lowered
 from autoplan.lower import after_search
@@ -35,7 +35,7 @@ def refused_edit(exported: Path, name: str, change: Callable[[str], str]) -> str
     path = exported / name
     path.write_text(change(path.read_text()))
     with pytest.raises(PlanFileError) as caught:
-        read_folder(exported)
+        opened(exported)
     return str(caught.value)
 
 
@@ -45,7 +45,7 @@ def test_an_edited_plan_or_program_is_refused_and_sealed_on_purpose(record, expo
     assert "its content isn't what its checksum says: it is damaged, or was edited" in said
     assert "autoplan seal FOLDER" in said
     assert seal_folder(exported) == ("plan.json",)
-    assert read_folder(exported).model.name == "Lama"
+    assert opened(exported).record.model.name == "Lama"
     said = refused_edit(exported, "program.py", lambda text: text + "MINE = 1\n")
     assert "it isn't the file that was exported with the plan beside it" in said
     with pytest.raises(PlanFileError, match="it isn't the file that was exported"):
@@ -66,7 +66,7 @@ def test_spaces_and_order_are_no_edit(record, exported):
     file = exported / "plan.json"
     data = json.loads(file.read_text())
     file.write_text(json.dumps(dict(reversed(data.items())), indent=3))
-    assert read_folder(exported) == record
+    assert opened(exported).record == record
 
 
 def test_what_python_cached_of_another_program_does_not_run(exported):
@@ -88,7 +88,7 @@ def test_an_export_replaces_its_own_and_keeps_an_edited_train_py(record, exporte
         write_folder(record, exported, "dp=2 tp=2", {"report.html": "new"})
     assert (exported / "train.py").read_text() == "mine"
     assert not (exported / "pretrained/config.json").exists()
-    read_folder(exported)
+    opened(exported)
 
 
 @pytest.mark.parametrize("name", ["program.py", "train.py", "report.html", "plan.json"])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import autoplan
 from autoplan.cli.typed_words import training as training_of
 from autoplan.errors import ParallelismError
-from autoplan.export.folder import parse_plan, plan_text
+from autoplan.export.folder import plan_text
 from autoplan.ir.parameter_groups import ParameterGroup
 from autoplan.options import LRSchedule, Training
 from autoplan.runtime.optim.optimizer import build_optimizer
@@ -21,6 +21,7 @@ from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.records import parse_plan
 from tests.support.sampling import sampled
 
 RATE, STEPS = 1e-2, 3

@@ -15,10 +15,11 @@ from autoplan.errors import RehearsalError
 from autoplan.options import Parallelism
 from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.parameter_calls import WHOLE
-from autoplan.rehearsal.pricing.priced_operators import operator_account, places_of
+from autoplan.rehearsal.pricing.priced_operators import places_of
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import copied_once_s, copied_s, prices_of, seconds_of
 from autoplan.rehearsal.records import Call, RankTrace
+from tests.support.operator_accounts import operator_account
 from tests.support.rehearsed_llama import TRAINING, Rehearsed, rehearsed
 
 KINDS = {

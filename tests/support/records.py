@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autoplan.cluster import ClusterSpec
+from autoplan.export.folder import checked, plan_data
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
@@ -16,3 +17,8 @@ def record_of(model: Model, cluster: str, training: Training | None = None, **pi
     with alone():
         chosen, _, report = search(model, spec, training, Parallelism(**pinned), ())  # type: ignore[arg-type]
     return PlanRecord(spec, training, model, chosen, (), report, None)
+
+
+def parse_plan(text: str, where: str) -> PlanRecord:
+    """The plan that a plan.json holds."""
+    return checked(plan_data(text, where), where)[0]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from autoplan.export.folder import parse_plan, plan_text
+from autoplan.export.folder import plan_text
 from autoplan.ir.record import PlanRecord
 from autoplan.plan import Plan
+from tests.support.records import parse_plan
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import autoplan
 from autoplan.evaluation.form import forms_of
-from autoplan.export.folder import read_folder
+from autoplan.export.folder import opened
 from autoplan.lower.after_search import program_of
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.options import Parallelism, Training
@@ -36,6 +36,6 @@ def test_casts_that_float64_has_not_run_again_nowhere() -> None:
 def test_an_evaluation_recomputes_nothing(tmp_path: Path) -> None:
     plan = planned("gpt2", dropout=0.1)
     assert any(choice.again for choice in plan.record.chosen.blocks)
-    record = read_folder(plan.export(tmp_path / "out"))
+    record = opened(plan.export(tmp_path / "out")).record
     form = forms_of(record)(BatchSizes(2, planned_sizes(record.model).tokens))
     assert form.lowered.blocks and not any(block.again for block in form.lowered.blocks)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,13 +17,11 @@ from autoplan.emit.program_text import RESERVED
 from autoplan.emit.stage_classes import runs_of
 from autoplan.errors import RehearsalError
 from autoplan.ir.typed_program import Lowered, LoweredBlock, Move
-from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.records import Call, RankTrace
 
 LINE = re.compile(r"program\.py:(\d+)( \(backward\))?$")
 FORWARD, BACKWARD, AGAIN = "forward", "backward", "again"
 LAUNCHED = ("operator", "copy")
-ATTENTION = "attention"
 
 
 @dataclass(frozen=True)
@@ -145,85 +142,3 @@ def launched(trace: RankTrace, places: Mapping[int, Place]) -> list[Launched]:
                 waiting.append((len(found), call))
         found.append(Launched(call, place, phase))
     return found
-
-
-@dataclass(frozen=True)
-class Flops:
-    """Of the products of one line in one run of its block, forward.
-
-    statement  the values that they give, "q_proj, k_proj, v_proj" where one call gives several
-    priced   that its price is for; of causal attention the pairs above the diagonal are left out
-    counted  by torch's formulas, which count them; None of an operator for which it has none, as of a mixture's experts
-    """
-
-    block: str
-    statement: str
-    priced: float
-    counted: float | None
-    causal: bool
-
-    @property
-    def differ(self) -> bool:
-        if self.counted is None:
-            return False
-        least = self.counted / 2 if self.causal else self.counted
-        return not least <= self.priced * (1 + 1e-9) <= self.counted * (1 + 2e-9)
-
-
-@dataclass(frozen=True)
-class OperatorAccount:
-    """One rank's operators.
-
-    unpriced  (line, operators, bytes that they move) of lines that belong to no statement of a block
-    unrun     statements that have a price, of which no operator was seen: (block, statement, seconds)
-    flops     of every statement that multiplies
-    """
-
-    unpriced: tuple[tuple[str, int, int], ...]
-    unrun: tuple[tuple[str, str, float], ...]
-    flops: tuple[Flops, ...]
-
-    @property
-    def differences(self) -> tuple[Flops, ...]:
-        return tuple(each for each in self.flops if each.differ)
-
-
-def operator_account(plan: PlanPrices, trace: RankTrace, program: str) -> OperatorAccount:
-    """The operators of a rank that was rehearsed eagerly, statement by statement."""
-    share, places = plan.share(trace), places_of(program, plan.lowered)
-    uses, _, _ = share.uses()
-    calls = launched(trace, places)
-    beside: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    counted: Counter[tuple[int, str]] = Counter()
-    seen = set()
-    for each in calls:
-        block = each.place.block
-        if block is None:
-            beside[each.call.line][0] += 1
-            beside[each.call.line][1] += each.call.moved
-            continue
-        seen.add((block, each.place.statement))
-        if each.phase == FORWARD:
-            counted[block, each.place.statement] += each.call.flops
-    flops, unrun = [], []
-    for block in sorted(uses):
-        name, runs = plan.lowered.blocks[block].name, uses[block] * share.microbatches
-        line_of = Lines.of(plan.lowered.blocks[block]).line_of
-        lines: dict[str, list[str]] = defaultdict(list)
-        strategies = plan.record.chosen.blocks[block].strategies
-        costs = {value: share.prices.operator(plan.operators[block][value], s) for value, s in strategies}
-        for value in costs:
-            lines[line_of.get(value, value)].append(value)
-        for line, values in lines.items():
-            products = [value for value in values if costs[value].flops] or [line]
-            priced = sum(costs[value].flops for value in values)
-            if priced or counted[block, line]:
-                rules = [plan.operators[block][value] for value in products]
-                causal = any(operator.rule.cost == ATTENTION for operator in rules)
-                known = counted[block, line] or all(operator.node.op.startswith("aten.") for operator in rules)
-                count = counted[block, line] / runs if known else None
-                flops.append(Flops(name, ", ".join(products), priced, count, causal))
-            if (block, line) not in seen:
-                unrun += [(name, value, costs[value].forward_s) for value in values if costs[value].seconds]
-    unpriced = tuple((line, count, size) for line, (count, size) in beside.items())
-    return OperatorAccount(unpriced, tuple(unrun), tuple(flops))
