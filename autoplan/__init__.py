@@ -15,6 +15,7 @@ from autoplan.errors import AutoplanError, InputsError
 
 if TYPE_CHECKING:
     from autoplan.api import parallelize
+    from autoplan.cli import __version__
     from autoplan.cluster import ClusterSpec
     from autoplan.comparison import Comparison, compare
     from autoplan.ir.graph import TensorType
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AutoplanError", "AxisStrategy", "ClusterSpec", "Comparison", "Inference", "LRSchedule", "Parallelism",
-    "ParameterGroup", "Plan", "Rule", "RuleReport", "TensorType", "Training", "check_rule", "compare", "forbid",
-    "load", "parallelize", "pin", "replicated", "rule", "unregister",
+    "ParameterGroup", "Plan", "Rule", "RuleReport", "TensorType", "Training", "__version__", "check_rule", "compare",
+    "forbid", "load", "parallelize", "pin", "replicated", "rule", "unregister",
 ]  # fmt: skip
 
 HOMES = {
