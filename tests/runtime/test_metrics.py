@@ -42,7 +42,7 @@ def test_nothing_is_written_without_a_path() -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text("# A project\n\nwords\n")
-    for wrong in (path, tmp_path, tmp_path / "none" / "metrics.jsonl"):
+    for wrong in (path, tmp_path, path / "metrics.jsonl"):
         with pytest.raises(InputsError, match=r"give a file of its own"):
             MetricsFile(wrong, 0)
     assert path.read_text() == "# A project\n\nwords\n"
