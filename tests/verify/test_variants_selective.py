@@ -12,7 +12,7 @@ from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.options import Parallelism, Training
 from autoplan.verify.variants import in_float64
 from tests.support import zoo
-from tests.support.planning import parallelize_unproved
+from tests.support.planning import parallelize_alone
 
 SELECTIVE = Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")
 
@@ -20,7 +20,7 @@ SELECTIVE = Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")
 def planned(name: str, **changes: float) -> autoplan.Plan:
     module, batch, _ = zoo.small(name, layers=2, **changes)
     training = Training(precision="bf16-mixed", compile=False)
-    return parallelize_unproved(module, "1x2 cpu", batch, training=training, parallelism=SELECTIVE, effort="fast")
+    return parallelize_alone(module, "1x2 cpu", batch, training=training, parallelism=SELECTIVE, effort="fast")
 
 
 def test_casts_that_float64_has_not_run_again_nowhere() -> None:
