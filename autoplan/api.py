@@ -94,7 +94,8 @@ def plan_of(
 ) -> Plan:
     """The plan of a source that was traced for this training."""
     read = {buffer.name for buffer in traced.buffers}
-    read |= {name for p in traced.parameters for name in (p.source, *p.aliases)}
+    for parameter in traced.parameters:
+        read |= {name for held in (parameter.members or (parameter,)) for name in (held.source, *held.aliases)}
     made = source.made
     record = compile_model(traced, cluster, training, asked, made.recipe, made.start.among(read))
     plain = replace(training, statistics="batch") if isinstance(training, Training) else training

@@ -23,7 +23,7 @@ from autoplan.ir.start import InitRecipe, Start
 from autoplan.lower.after_search import typed_program
 from autoplan.lower.one_seed import check_one_seed
 from autoplan.models.inputs import Inputs
-from autoplan.option_values import PRECISIONS
+from autoplan.option_values import ELEMENTWISE, PRECISIONS
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.check import check_rules
 from autoplan.rules.constraints import Constraint, accept_whole
@@ -39,6 +39,7 @@ from autoplan.search.tables.placed_search import search_with_tables
 from autoplan.trace.checks.input_dtypes import check_dtypes
 from autoplan.trace.checks.rows import number_of_rows
 from autoplan.trace.passes.precision import compute_dtype, computed_in, in_precision
+from autoplan.trace.passes.stacked_weights import with_stacked_weights
 from autoplan.trace.pipeline import trace
 
 
@@ -53,6 +54,8 @@ def traced_model(
     check_dtypes(module, inputs, loss_fn, training.precision)
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     model = trace(module, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
+    if not isinstance(training, Training) or training.optimizer in ELEMENTWISE:
+        model = with_stacked_weights(model)
     model = with_rounded_noted(in_precision(model, training.precision), training.precision)
     model = with_randomness(model, training.randomness) if isinstance(training, Training) else model
     check_result(model, is_training)

@@ -78,6 +78,7 @@ ORDER = (
     "trace.direct",
     "trace.mixtures",
     "trace.huggingface",
+    "trace.expert_loops",
     "trace.repeats",
     "trace.checks",
     "trace.masked",

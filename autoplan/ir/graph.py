@@ -128,17 +128,20 @@ class Typed:
 
 @dataclass(frozen=True)
 class Member:
-    """A box of one of the user's matrices, which lies row after row in a flat parameter (``autoplan.search.tables``).
+    """A box of one of the user's parameters within one of the program's that is none of these.
+
+    A matrix lies row after row in a flat one (``autoplan.search.tables``); each of several alike is an entry of the
+    first dim of one of more dims (``autoplan.trace.passes.stacked_weights``).
 
     source, shape, aliases   the user's own parameter, the whole of it
     first, size  the box' first row and column; how many it has
-    start        its first element in the flat parameter
+    start        its first element in the program's parameter
     """
 
     source: str
-    shape: tuple[int, int]
-    first: tuple[int, int]
-    size: tuple[int, int]
+    shape: tuple[int, ...]
+    first: tuple[int, ...]
+    size: tuple[int, ...]
     start: int
     aliases: tuple[str, ...] = ()
 
@@ -149,7 +152,7 @@ class Parameter:
 
     A piece of a fused projection is ``c_attn.weight[:, 0:768]``: ``source`` is the whole one's name, ``dim``, ``start``
     and ``stop`` say which part. Otherwise ``source`` is the name itself. ``aliases``: further names of a tied one.
-    ``members``: what a flat one that is none of the user's consists of; between them is padding.
+    ``members``: what one that is none of the user's consists of; between those of a flat one is padding.
     """
 
     name: str

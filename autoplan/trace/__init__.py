@@ -9,7 +9,7 @@ Order: `blocks` (the chain of repeated blocks), `rescale` (the graph at another 
 forms), `forms` (fills it), `outputs` (the loss among outputs), `batch_binding` (binds batch and loss), `branches` (on
 values, taken without reading them), `detached` (``.data``), `caches` (functions that remember), `capture` (runs
 torch.export), `direct` (exported programs read as they are), `mixtures` (transformers' experts), `huggingface`
-(transformers in a form that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose),
-`masked` (what a mask keeps), `convert` (from torch.fx), `modules` (the user's modules by name), `pipeline` (the passes
-in order).
+(transformers in a form that shards), `expert_loops` (loops over the experts that were hit), `repeats` (two layers in
+place of eighty), `checks` (what a graph would lose), `masked` (what a mask keeps), `convert` (from torch.fx), `modules`
+(the user's modules by name), `pipeline` (the passes in order).
 """

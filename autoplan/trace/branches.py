@@ -12,6 +12,7 @@ import dis
 import linecache
 import sys
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+OURS = Path(__file__).parent
 MEANT = {"isfinite": True, "isnan": False, "isinf": False}  # of finite numbers
 FLIPS = ("logical_not", "__invert__", "bitwise_not")
 ALIKE = ("all", "any", "to", "bool", "__and__", "__or__", "logical_and", "logical_or")
@@ -121,11 +123,11 @@ def version(tensor: Tensor) -> int:
 
 
 def asking_line() -> tuple[FrameType, str] | None:
-    """The innermost frame of code outside of torch, and ``file.py:12: if x.max() > 0:``."""
+    """The innermost frame of code outside of torch and the trace, and ``file.py:12: if x.max() > 0:``."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file != __file__ and not file.startswith(torch.__path__[0]):
+        if not file.startswith((str(OURS), torch.__path__[0])):
             return frame, f"{file}:{frame.f_lineno}: {linecache.getline(file, frame.f_lineno).strip()}"
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -36,12 +36,25 @@ def prepare(module: nn.Module) -> bool:
 def activation_of(module: Any) -> str | None:
     """The text of what runs between an expert's products: over ``gate`` and ``up`` where the fused weight holds one
     after the other, else over ``x``; None where it is made of more than ``FUNCTIONS``."""
-    if not module.has_gate:
-        return text_of(module.act_fn, ("x",))
-    apart = text_of(lambda gate, up: module._apply_gate(torch.cat([gate, up], -1)), ("gate", "up"))
+    function = module._apply_gate if module.has_gate else module.act_fn
+    return activation_text(function, 1, 2 if module.has_gate else 1)[0]
+
+
+def activation_text(function: Callable[..., torch.Tensor], products: int, fused: int) -> tuple[str | None, int]:
+    """The text of a function of one product or of two, and into how many parts a product's weight is taken apart.
+
+    fused  how often the product's width is that of the function's value
+    """
+    if products == 2 and fused == 1:
+        return text_of(function, ("gate", "up")), 1
+    if products > 1 or fused not in (1, 2):
+        return None, 1
+    if fused == 1:
+        return text_of(function, ("x",)), 1
+    apart = text_of(lambda gate, up: function(torch.cat([gate, up], -1)), ("gate", "up"))
     if apart is not None:
-        return apart
-    return text_of(module._apply_gate, ("x",)) if is_local(module._apply_gate) else None
+        return apart, 2
+    return (text_of(function, ("x",)) if is_local(function) else None), 1
 
 
 def is_local(gate: Callable) -> bool:
@@ -117,8 +130,7 @@ def experts_forward(
     """What an experts module runs during the trace.
 
     The fused first weight is taken apart where gate and up lie one after the other: its plain shard would hold all
-    gates and no ups. The bias of the second product is a summand of its own, for it is added once where that product
-    is a sum over ranks: scores spread over the experts, [tokens, experts], times the biases.
+    gates and no ups.
     """
     weight = module.gate_up_proj if module.has_gate else module.up_proj
     apart = 2 if module.has_gate and "gate" in module._autoplan_activation else 1
@@ -126,9 +138,27 @@ def experts_forward(
     biases: list[torch.Tensor] = []
     if module.has_bias:
         biases = list((module.gate_up_proj_bias if module.has_gate else module.up_proj_bias).chunk(apart, dim=1))
-    settings = (module._autoplan_activation, bool(module.is_transposed), False, False)
-    result, _ = torch.ops.autoplan.experts(hidden, index, scores, first, module.down_proj, biases, *settings)
-    if module.has_bias:
-        spread = scores.new_zeros(*scores.shape[:-1], module.down_proj.shape[0]).scatter_add(-1, index, scores)
-        result = result + (spread.to(hidden.dtype) @ module.down_proj_bias)
+    last = module.down_proj_bias if module.has_bias else None
+    down, text = module.down_proj, module._autoplan_activation
+    return added_up(hidden, index, scores, first, down, biases, last, text, bool(module.is_transposed))
+
+
+def added_up(
+    hidden: torch.Tensor, index: torch.Tensor, scores: torch.Tensor, first: Sequence[torch.Tensor], down: torch.Tensor,
+    biases: Sequence[torch.Tensor], last: torch.Tensor | None, activation: str, transposed: bool,
+    named: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """``autoplan::experts`` of [tokens, h] with the bias of the second product, [experts, o], where there is one: a
+    summand of its own, for it is added once where that product is a sum over ranks. It is scores spread over the
+    experts, [tokens, experts], times the biases.
+
+    named  one more than the greatest index, where that may name no expert
+    """
+    settings = (activation, transposed, False, False)
+    result, _ = torch.ops.autoplan.experts(hidden, index, scores, list(first), down, list(biases), *settings)
+    if last is not None:
+        count = down.shape[0]
+        spread = scores.new_zeros(*scores.shape[:-1], max(named or 0, count)).scatter_add(-1, index, scores)
+        spread = spread[..., :count] if spread.shape[-1] > count else spread
+        result = result + (spread.to(hidden.dtype) @ last)
     return result

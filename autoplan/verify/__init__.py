@@ -51,6 +51,7 @@ from autoplan.verify.variants import (
     rewritten,
     rule_of,
     synchronous,
+    trained_names,
 )
 from autoplan.verify.verification import STEPS, ForwardVerification, Verification
 
@@ -109,21 +110,25 @@ def verify_training(
             expected = train_by_rule(reference, wide, batch, training, exact, STEPS)
         else:
             expected = computed(
-                lambda: train_eagerly(reference, wide, batch, training, STEPS, microbatches=parts), given is None
+                lambda: train_eagerly(
+                    reference, wide, batch, training, STEPS, microbatches=parts, trained=trained_names(exact.model)
+                ),
+                given is None,
             )
     result = compared(train_plan(exact, batch, state), expected, exact.chosen.mesh.devices, note, against)
     if result.passed or module is None or not own or exact.chosen.parallelism.asynchronous:
         return result
-    return with_rounding(result, expected, reference_of(module, seed, drawn), wide, batch, training, parts)
+    other = reference_of(module, seed, drawn), wide, batch, training, parts, trained_names(exact.model)
+    return with_rounding(result, expected, *other)
 
 
 def with_rounding(
     result: Verification, expected: Run, reference: nn.Module, loss_fn: Callable | None, batch: Tensors,
-    training: Training, parts: int,
+    training: Training, parts: int, trained: frozenset[str],
 ) -> Verification:  # fmt: skip
     """The result beside what one device's own sums differ by when they are taken in the other order."""
     with OtherOrder():
-        other = train_eagerly(reference, loss_fn, batch, training, STEPS, microbatches=parts)
+        other = train_eagerly(reference, loss_fn, batch, training, STEPS, microbatches=parts, trained=trained)
     apart = compared(other, expected, 1)
     rounding = (apart.loss.error, apart.gradients.error, apart.parameters.error)
     note = also(result.note, "bounds from one device's sums in two orders")
@@ -137,7 +142,10 @@ def check_trace(
     state = state_of(module)
     quiet = rewritten(exact, without_dropout(exact.model))
     found = train_plan(on_one_device(quiet), batch, state)
-    expected = train_eagerly(module, loss_fn, batch, training, STEPS, drops=False, microbatches=apart_on_one(exact))
+    expected = train_eagerly(
+        module, loss_fn, batch, training, STEPS,
+        drops=False, microbatches=apart_on_one(exact), trained=trained_names(exact.model),
+    )  # fmt: skip
     result = compared(found, expected, 1)
     if not result.passed:
         raise VerificationError(

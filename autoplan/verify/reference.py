@@ -98,18 +98,19 @@ def result_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, t
 
 def train_eagerly(
     module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training, steps: int, *,
-    drops: bool = True, microbatches: int = 1,
+    drops: bool = True, microbatches: int = 1, trained: Container[str] = (),
 ) -> Run:  # fmt: skip
     """``steps`` optimizer steps on one batch; in float64 the module's own casts to float32 are widened, too.
 
     drops         False: nothing is dropped, whatever the probabilities say
     microbatches  whose losses' mean is minimised, each that of its rows alone
+    trained       names of parameters whose gradient is zero where autograd gives none: an expert's that no token chose
 
     Submodules run in their own modes; a module that is wholly in eval mode is switched to training, as it is traced.
     """
     set_modes(module, training=True, switched=wholly_evaluated(module))
     with torch.inference_mode(False), torch.enable_grad(), nullcontext() if drops else Quiet():
-        return steps_of(module, loss_fn, parts_of(batch, microbatches), training, steps)
+        return steps_of(module, loss_fn, parts_of(batch, microbatches), training, steps, trained)
 
 
 def parts_of(batch: Mapping[str, torch.Tensor], count: int) -> list[Mapping[str, torch.Tensor]]:
@@ -121,7 +122,7 @@ def parts_of(batch: Mapping[str, torch.Tensor], count: int) -> list[Mapping[str,
 
 def steps_of(
     module: nn.Module, loss_fn: Callable | None, parts: Sequence[Mapping[str, torch.Tensor]], training: Training,
-    steps: int,
+    steps: int, trained: Container[str] = (),
 ) -> Run:  # fmt: skip
     optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
     losses: list[float] = []
@@ -129,6 +130,9 @@ def steps_of(
     for step in range(steps):
         optimizer.zero_grad()
         losses.append(sum(backward(module, loss_fn, part, training, 1 / len(parts)) for part in parts))
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if parameter.grad is None and name in trained:
+                parameter.grad = torch.zeros_like(parameter)
         if step == 0:
             gradients = gradients_of(module)
         update(module, optimizer, training)

@@ -15,6 +15,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Lowered, TypedValue
 from autoplan.lower.after_search import program_of
 from autoplan.rules.registry import factor_sizes, rule_of
+from autoplan.trace.passes.stacked_weights import restacked
 from autoplan.verify.atoms import Atoms, Dim
 
 Key = tuple[int, str]  # block index (-1: the model's own), value name
@@ -252,7 +253,7 @@ def renumbered(parameters: Sequence[Parameter]) -> Iterable[Parameter]:
     ends: dict[str, int] = {}
     for parameter in parameters:
         if parameter.dim < 0:
-            yield parameter
+            yield restacked(parameter)
             continue
         start = ends.get(parameter.source, 0)
         stop = start + parameter.type.shape[parameter.dim]

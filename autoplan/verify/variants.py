@@ -51,6 +51,12 @@ def local_plan(record: PlanRecord, given: Batch | None, seed: int) -> tuple[Plan
     return exact, note, example_batch(exact.model, seed) if given is None else given_batch(exact.model, given)
 
 
+def trained_names(model: Model) -> frozenset[str]:
+    """Every name that the user has for what a model trains."""
+    held = (each for p in model.parameters if p.trainable for each in (p.members or (p,)))
+    return frozenset(name for each in held for name in (each.source, *each.aliases))
+
+
 def also(*notes: str) -> str:
     """Notes in one sentence, those that say nothing left out."""
     return "; ".join(filter(None, notes))

@@ -85,7 +85,7 @@ class Routed:
         """index [tokens, choices]; ``count``: how many of the choices name an expert, where that is known."""
         named = count == index.numel()
         known = index if named else index & torch.iinfo(index.dtype).max  # what is negative becomes large
-        expert, order = torch.sort(known.view(-1), stable=True)
+        expert, order = torch.sort(known.reshape(-1), stable=True)
         if count is not None and not named:
             expert, order = expert[:count], order[:count]
         ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True, out_int32=True)

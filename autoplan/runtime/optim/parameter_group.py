@@ -92,12 +92,12 @@ def named(group: ParameterGroup, known: Mapping[tuple[str, ...], tuple[TensorTyp
 
 
 def check_flat(training: Training, model: Model) -> None:
-    """ParallelismError where matrices that lie in one flat parameter belong to different groups."""
+    """ParallelismError where what lies in one parameter belongs to different groups."""
     for parameter in model.parameters:
         first: dict[int, str] = {}
         for member in parameter.members:
             first.setdefault(number_of(training, (member.source, *member.aliases)), member.source)
         if len(first) > 1:
             one, other, *_ = first.values()
-            cause = "they are tables that are placed in one flat parameter, and belong to different groups"
+            cause = "they lie in one parameter of the program, and belong to different groups"
             raise ParallelismError(f"{one} and {other}", cause, "let one group match both, or neither")

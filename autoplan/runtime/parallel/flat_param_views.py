@@ -1,5 +1,6 @@
-"""Flat parameters that hold boxes of the user's own matrices: which part of each a rank has, and the matrices again."""
+"""Parameters that hold boxes of several of the user's own: which part of each a rank has, and the user's again."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,11 +14,11 @@ from autoplan.runtime.parallel.own_box import Part
 
 @dataclass(frozen=True)
 class Piece:
-    """What a stretch of a flat parameter has of one member: some of the elements of some of its rows.
+    """What a rank's part of a parameter has of one member: some of the elements of some of its rows.
 
-    rows    the box of the user's own matrix that these rows are
+    rows    the box of the user's own parameter that these rows are
     skip    elements of the first row that come before
-    values  where the elements lie in the stretch
+    values  where the elements lie along the first dim of the rank's part
     """
 
     member: Member
@@ -27,7 +28,11 @@ class Piece:
 
 
 def pieces(stored: StoredParameter, part: Part) -> Iterator[Piece]:
-    """Of the stretch of a flat parameter that a rank keeps."""
+    """Of what a rank keeps of a parameter."""
+    if len(part.shape) > 1:
+        for row, member in enumerate(stored.members[part.start[0] : part.start[0] + part.shape[0]]):
+            yield Piece(member, Part(part.start[1:], part.shape[1:]), 0, slice(row, row + 1))
+        return
     (start,), (count,) = part.start, part.shape
     for member in stored.members:
         columns = member.size[1]
@@ -40,12 +45,11 @@ def pieces(stored: StoredParameter, part: Part) -> Iterator[Piece]:
 
 
 def fill(stored: StoredParameter, part: Part, values: Tensor, read: Callable[[Member, Part, Tensor], None]) -> None:
-    """Fills a rank's stretch; ``read`` puts a box of a member's matrix into a tensor of the box' shape. Padding is
-    zero."""
+    """Fills a rank's part; ``read`` puts a box of a member into a tensor of the box' shape. Padding is zero."""
     values.zero_()
     for piece in pieces(stored, part):
         into = values[piece.values]
-        whole = into.numel() == piece.rows.shape[0] * piece.rows.shape[1]
+        whole = into.numel() == math.prod(piece.rows.shape)
         rows = into.view(piece.rows.shape) if whole else values.new_empty(piece.rows.shape)
         read(piece.member, piece.rows, rows)
         if not whole:
@@ -53,7 +57,7 @@ def fill(stored: StoredParameter, part: Part, values: Tensor, read: Callable[[Me
 
 
 def matrices(stored: StoredParameter, flat: Tensor) -> dict[str, Tensor]:
-    """The user's own matrices, by each of their names, from a whole flat parameter."""
+    """The user's own parameters, by each of their names, from a whole one that holds them."""
     found: dict[str, Tensor] = {}
     for member in stored.members:
         if member.source not in found:
@@ -67,10 +71,10 @@ def box_of(member: Member) -> Part:
 
 
 def values_of(member: Member, flat: Tensor) -> Tensor:
-    """A member's box within a whole flat parameter."""
-    return flat[member.start : member.start + member.size[0] * member.size[1]].view(member.size)
+    """A member's box within a whole parameter."""
+    return flat.reshape(-1)[member.start : member.start + math.prod(member.size)].view(member.size)
 
 
 def sources_of(stored: StoredParameter) -> Mapping[str, Member]:
-    """One member of each of the user's matrices, by its name."""
+    """One member of each of the user's parameters, by its name."""
     return {member.source: member for member in reversed(stored.members)}

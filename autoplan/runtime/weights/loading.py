@@ -218,4 +218,5 @@ def take(held: ShardedParameter, name: str, tensor: Tensor) -> None:
     for piece in flat_param_views.pieces(held.stored, held.part):
         if name in (piece.member.source, *piece.member.aliases):
             into = held.values[piece.values]
-            into.copy_(tensor[piece.rows.slices].reshape(-1)[piece.skip : piece.skip + into.numel()])
+            values = tensor[piece.rows.slices].reshape(-1)[piece.skip : piece.skip + into.numel()]
+            into.copy_(values.view(into.shape))

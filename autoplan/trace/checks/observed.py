@@ -13,6 +13,7 @@ from autoplan.trace.checks.drawn import drawing, refused
 from autoplan.trace.checks.python_state import changed, mutated, random_states, state_of
 from autoplan.trace.checks.trained import check_loss
 from autoplan.trace.detached import Detached
+from autoplan.trace.expert_loops.loop_recorder import ExpertLoops
 
 
 @dataclass
@@ -42,8 +43,9 @@ class Observed(WithLoss):
 
     def forward(self, *batch: torch.Tensor) -> torch.Tensor:
         before, drawn, held = state_of(self.model), random_states(), buffers_of(self.model)
-        with Detached(), Branches(self.seen.noted), drawing(type(self.model).__name__):
+        with Detached(), Branches(self.seen.noted), ExpertLoops() as loops, drawing(type(self.model).__name__):
             result = super().forward(*batch)
+            loops.end(result)
         write_assigned(self.model, held)
         for name, state in random_states().items():
             if state != drawn[name]:

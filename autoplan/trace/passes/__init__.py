@@ -2,6 +2,6 @@
 
 Order: `decompose` (operators without form or rule), `literals` (tensors of written numbers), `buffer_updates` (what
 forward makes of buffers), `vectorize` (equal computations on all parts as one), `recurrence` (loops over a sequence as
-one operator), `views` (shorter chains of views), `clean` (unused nodes, duplicates, fused projections), `precision`
-(mixed precision, float64).
+one operator), `views` (shorter chains of views), `clean` (unused nodes, duplicates, fused projections),
+`stacked_weights` (weights that each expert has by itself as one parameter), `precision` (mixed precision, float64).
 """

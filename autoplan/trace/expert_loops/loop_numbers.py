@@ -1,0 +1,92 @@
+"""The numbers that a loop over experts goes by: which experts were hit, each of them, and how many tokens it got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from autoplan.errors import TraceError
+from autoplan.trace.branches import asking_line
+
+REMEDY = (
+    "write each expert as products with an elementwise activation between them, times a score, and add it up: "
+    "y.index_add_(0, token, down(act(up(x[token]))) * scores[token, choice, None])"
+)
+
+
+def refused(cause: str) -> TraceError:
+    """The error at the model's own line."""
+    line = asking_line()
+    return TraceError(line[1] if line else "a loop over experts", cause, REMEDY)
+
+
+class Expert(int):
+    """An expert's number, as an entry of what ``nonzero`` gives.
+
+    listed  whether it is a tensor of one entry, [1], there
+    """
+
+    listed = False
+
+    def __new__(cls, number: int, listed: bool = False) -> Expert:
+        made = super().__new__(cls, number)
+        made.listed = listed
+        return made
+
+    def __getitem__(self, place: int) -> Expert:
+        return Expert(self)
+
+    def item(self) -> Expert:
+        return Expert(self)
+
+    squeeze = view = reshape = flatten = to = cpu = detach = long = lambda self, *_, **__: Expert(self)
+
+
+class Hit:
+    """The experts that were hit, for which all of them stand.
+
+    count  of all
+    """
+
+    def __init__(self, count: int, listed: bool = True) -> None:
+        self.count, self.listed = count, listed
+
+    def __iter__(self) -> Iterator[Expert]:
+        return (Expert(number, self.listed) for number in range(self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def squeeze(self, *_: int) -> Hit:
+        return Hit(self.count, listed=False)
+
+    view = reshape = flatten = squeeze
+
+    def same(self, *_: object, **__: object) -> Hit:
+        return self
+
+    to = cpu = detach = long = same
+
+    def tolist(self) -> list:
+        return [[Expert(n)] if self.listed else Expert(n) for n in range(self.count)]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise refused(f"{name} of which experts were hit follows from values; only a loop over them is read")
+
+
+class Count(int):
+    """How many tokens an expert got: here as many as there are, so no number that anything may follow from.
+
+    It may be compared with zero, and be a size of what is reshaped.
+    """
+
+    def unknown(self, *_: Any) -> NoReturn:
+        raise refused("how many tokens an expert got enters what is computed, and follows from values")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = unknown
+    __floordiv__ = __rfloordiv__ = __mod__ = __pow__ = __neg__ = __float__ = unknown
+
+
+def counts(sizes: Any) -> Any:
+    """Sizes of what follows from a choice, whose first is a count."""
+    return (Count(sizes[0]), *sizes[1:]) if len(sizes) else sizes

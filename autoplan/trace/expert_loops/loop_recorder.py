@@ -1,0 +1,175 @@
+"""Watches forward, and puts one operator in the place of a loop over experts.
+
+What follows from which tokens an expert got is computed beside the graph, on as many rows as the mask has places. It
+may enter the graph only where a loop adds it up: there it is read as what one expert adds. When the sum is read, the
+operator of all of them is added to it. Whatever else enters is refused with the model's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.overrides import TorchFunctionMode
+
+from autoplan.trace.expert_loops.expert_index import CHOOSING, Selection, expert_of, near, possible
+from autoplan.trace.expert_loops.expert_parts import ADDED
+from autoplan.trace.expert_loops.forward_calls import (
+    CASTS,
+    MULTIPLIED,
+    PLAIN,
+    SHAPED,
+    TURNED,
+    Call,
+    Unlike,
+    calls_in,
+    leaves,
+    mapped,
+    name_of,
+    plain,
+    writes,
+)
+from autoplan.trace.expert_loops.loop_numbers import Count, Expert, Hit, counts, refused
+from autoplan.trace.expert_loops.read_mixture import sum_of
+
+WATCHED = (
+    CHOOSING | CASTS | PLAIN | SHAPED | TURNED | MULTIPLIED | {"one_hot", "sum", "greater", "gt", "ne", "eq", "any"}
+    | {"getitem", "unflatten"}
+)  # fmt: skip
+"""Calls that are remembered wherever they stand: masks are made of them, and experts' weights taken by them."""
+CUT = frozenset({"split", "split_with_sizes", "tensor_split"})
+SIZES = frozenset({"shape", "size", "numel", "nelement", "len"})
+
+
+class ExpertLoops(TorchFunctionMode):
+    """Within it, a loop over the experts that were hit is one ``autoplan::experts``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[int, Call] = {}
+        self.added: dict[int, list[tuple[Any, Call]]] = {}  # to a sum, by its storage: what, and at which places
+        self.sums: dict[int, Tensor] = {}
+
+    def __torch_function__(
+        self, func: Callable, types: Collection[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = name_of(func)
+        given = mapped(args, self.known)
+        chosen = any(call.chosen for call in calls_in((given, kwargs and mapped(kwargs, self.known))))
+        if chosen:
+            return self.following(func, name, args, given, kwargs)
+        if self.added and name != "get" and name not in SIZES:
+            self.finish([one for one in leaves((args, kwargs)) if isinstance(one, Tensor)])
+        if name in ("nonzero", "argwhere") and not kwargs.get("as_tuple"):
+            mask = args[0]
+            if mask.ndim == 1 and near(given[0], frozenset({"one_hot"})):
+                return Hit(possible(given[0], mask.shape[0]))
+        if (name == "where" and len(args) == 1) or (name == "nonzero" and kwargs.get("as_tuple")):
+            expert = expert_of(given[0])
+            if expert is not None:
+                return self.places(func, given[0], expert)
+        if name in CUT and any(isinstance(one, torch.SymInt) for one in leaves((args[1:], kwargs))):
+            raise refused("rows are cut into parts whose sizes follow from values, as experts' counts do")
+        if name == "getitem":
+            args = (args[0], mapped(args[1], slice_of))
+        result = func(*args, **kwargs)
+        if name in WATCHED:
+            self.remember(name, func, given, kwargs, result)
+        return result
+
+    def known(self, value: Any) -> Any:
+        return self.made.get(id(value), value) if isinstance(value, Tensor) else value
+
+    def remember(
+        self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any, chosen: bool = False
+    ) -> None:
+        call = Call(name, func, args, mapped(dict(kwargs), self.known), result, chosen)
+        several = result if isinstance(result, (tuple, list)) else ()
+        for place, one in enumerate(several):
+            if isinstance(one, Tensor):
+                self.made[id(one)] = Call("part", part, (call, place), {}, one, chosen)
+        if isinstance(result, Tensor):
+            self.made[id(result)] = call
+
+    def places(self, func: Callable, mask: Call, expert: int) -> tuple[Tensor, ...]:
+        selection = Selection(mask, expert)
+        with disable_proxy_modes_tracing():
+            found = tuple(mask.tensor.new_empty(mask.tensor.numel(), dtype=torch.int64) for _ in mask.tensor.shape)
+        for dim, place in enumerate(found):
+            self.made[id(place)] = Call("place", func, (selection, dim), {}, place, chosen=True)
+        return found
+
+    def following(self, func: Callable, name: str, args: tuple, given: tuple, kwargs: dict) -> Any:
+        """A call of what follows from which tokens an expert got."""
+        if name in SIZES and given[0].chosen:
+            sizes = func(*args, **kwargs)
+            return counts(sizes) if isinstance(sizes, torch.Size) else Count(sizes)
+        if name == "index_add" and writes(func):
+            whole = given + tuple(kwargs.get(k) for k in ("dim", "index", "source")[len(given) - 1 :])
+            if whole[1] == 0 and kwargs.get("alpha", 1) == 1:
+                return self.add(args[0], mapped(whole[2], self.known), mapped(whole[3], self.known))
+        if name == "setitem":
+            place, value = given[1], given[2]
+            if isinstance(value, Call) and value.name in ADDED:
+                before = value.args[0]
+                if isinstance(before, Call) and before.name == "getitem" and self.same(before.args[0], args[0]):
+                    return self.add(args[0], place, value.args[1])
+            raise refused("what an expert computed is written over what other experts gave: it has to be added")
+        if writes(func) and not getattr(given[0], "chosen", False):
+            raise refused(f"{name} writes what one expert computed into a tensor of all tokens")
+        if self.added and name != "getitem":
+            self.finish([one for one in leaves((args, kwargs)) if isinstance(one, Tensor)])
+        with disable_proxy_modes_tracing():
+            result = func(*args, **kwargs)
+        self.remember(name, func, given, kwargs, result, chosen=True)
+        return result
+
+    def same(self, one: Any, other: Tensor) -> bool:
+        return (one.tensor if isinstance(one, Call) else one) is other
+
+    def add(self, total: Tensor, place: Any, rows: Any) -> Tensor:
+        place = place[0] if isinstance(place, tuple) and len(place) == 1 else place
+        if not isinstance(place, Call) or place.name != "place":
+            raise refused("what an expert computed is added elsewhere than at the places that torch.where gave")
+        key = storage_of(total)
+        self.sums.setdefault(key, total)
+        self.added.setdefault(key, []).append((rows, place))
+        return total
+
+    def finish(self, read: list[Tensor]) -> None:
+        """Adds up what was added to a sum that is read."""
+        for key in dict.fromkeys(map(storage_of, read)):
+            if key in self.added:
+                total, added = self.sums.pop(key), self.added.pop(key)
+                try:
+                    found = sum_of([(rows, place) for rows, place in added])
+                except Unlike as error:
+                    raise refused(f"a loop over experts isn't read as a sum of them: {error}") from None
+                total.add_(found.reshape(total.shape).to(total.dtype))
+
+    def end(self, result: Any) -> None:
+        """What forward gives is in the graph; TraceError where it follows from which tokens an expert got."""
+        self.finish(list(self.sums.values()))
+        if any(getattr(self.known(one), "chosen", False) for one in leaves(plain(result)) if isinstance(one, Tensor)):
+            raise refused("forward's result follows from which tokens an expert got")
+
+
+def part(several: Any, place: int) -> Any:
+    return several[place]
+
+
+def slice_of(index: Any) -> Any:
+    """An entry of what nonzero gives is a tensor of one index, so it keeps the dim."""
+    if not isinstance(index, Expert):
+        return index
+    return slice(int(index), int(index) + 1) if index.listed else int(index)
+
+
+def storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+

@@ -1,0 +1,257 @@
+"""Loops over the experts that were hit, traced as one mixture: its loss and gradients are the loop's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from autoplan import Parallelism, Training
+from autoplan.errors import TraceError
+from autoplan.ir.graph import Model, TensorType
+from autoplan.runtime.parallel.flat_param_views import fill, matrices
+from autoplan.runtime.parallel.own_box import Part
+from autoplan.trace.passes.stacked_weights import restacked, with_stacked_weights
+from autoplan.trace.pipeline import trace
+from tests.support.interpret import interpret
+from tests.support.planning import parallelize_alone
+
+torch.set_num_threads(1)
+
+EXPERTS, HIDDEN, INNER, CHOICES, ROWS, LENGTH = 4, 8, 12, 2, 4, 5
+
+
+class Expert(nn.Module):
+    def __init__(self, bias: bool = False, gated: bool = False, p: float = 0.0) -> None:
+        super().__init__()
+        self.gate = nn.Linear(HIDDEN, INNER, bias=bias) if gated else None
+        self.up, self.down = nn.Linear(HIDDEN, INNER, bias=bias), nn.Linear(INNER, HIDDEN, bias=bias)
+        self.dropout = nn.Dropout(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(inner))
+
+
+class Router(nn.Module):
+    """What every mixture here has: the chosen experts of each token and their scores."""
+
+    def __init__(self, **of_experts: object) -> None:
+        super().__init__()
+        self.router = nn.Linear(HIDDEN, EXPERTS, bias=False)
+        self.own(**of_experts)
+
+    def own(self, **of_experts: object) -> None:
+        self.experts = nn.ModuleList(Expert(**of_experts) for _ in range(EXPERTS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.reshape(-1, HIDDEN)
+        scores, index = self.router(tokens).softmax(-1).topk(CHOICES, -1)
+        return self.mixed(tokens, index, scores).view(x.shape).square().sum()
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        """transformers' manner: what a mask of one_hot's hits."""
+        y = torch.zeros_like(x)
+        mask = F.one_hot(index, EXPERTS).permute(2, 1, 0)
+        for number in torch.greater(mask.sum((-1, -2)), 0).nonzero():
+            choice, token = torch.where(mask[number].squeeze(0))
+            rows = self.experts[number[0]](x[None, token].reshape(-1, HIDDEN)) * scores[token, choice, None]
+            y.index_add_(0, token, rows.to(y.dtype))
+        return y
+
+
+class Capped(Router):
+    """Choices beyond a capacity name no expert: of the mask they are taken away."""
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        kept = F.one_hot(index, EXPERTS)
+        return super().mixed(x, index, scores) if kept.shape[0] < 2 else self.within(x, kept, scores)
+
+    def within(self, x: Tensor, chosen: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        mask = (chosen * (chosen.cumsum(0) <= 3)).permute(2, 1, 0)
+        for number in torch.greater(mask.sum((-1, -2)), 0).nonzero():
+            choice, token = torch.where(mask[number].squeeze(0))
+            y.index_add_(0, token, self.experts[number[0]](x[token]) * scores[token, choice, None])
+        return y
+
+
+class Compared(Router):
+    """A loop over all experts, where a choice equals the expert's number; sums by ``+=``."""
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, choice = torch.where(index == number)
+            if token.numel() == 0:
+                continue
+            y[token] += scores[token, choice].unsqueeze(-1) * expert(x[token])
+        return y
+
+
+class Stored(Router):
+    """Experts' weights in three tensors, by products of matrices; the last class of the mask is nobody's."""
+
+    def own(self, extra: int = 0) -> None:
+        self.up = nn.Parameter(torch.randn(EXPERTS + extra, 2 * INNER, HIDDEN) / 3)
+        self.down = nn.Parameter(torch.randn(EXPERTS * INNER, HIDDEN) / 3)
+        self.extra = extra
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        with torch.no_grad():
+            mask = F.one_hot(index, EXPERTS + 1).permute(2, 1, 0)
+            hit = torch.greater(mask.sum((-1, -2)), 0).nonzero()
+        for number in hit:
+            number = int(number.item())
+            choice, token = torch.where(mask[number])
+            gate, up = (x[token] @ self.up[number].T).chunk(2, -1)
+            rows = (F.silu(gate) * up) @ self.down.view(EXPERTS, INNER, HIDDEN)[number]
+            y.index_add_(0, token, 0.5 * rows * scores[token, choice, None])
+        return y
+
+
+class Idle(Router):
+    """The last two experts give their tokens back."""
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        mask = F.one_hot(index, EXPERTS).permute(2, 1, 0)
+        for number in torch.greater(mask.sum((-1, -2)), 0).nonzero().squeeze(-1).tolist():
+            choice, token = torch.where(mask[number])
+            rows = self.experts[number](x[token]) if number < 2 else x[token]
+            y.index_add_(0, token, rows * scores[token, choice, None])
+        return y
+
+
+MIXTURES: dict[str, Callable[[], Router]] = {
+    "hit": Router,
+    "hit, with biases and gates": lambda: Router(bias=True, gated=True),
+    "with a capacity, with biases": lambda: Capped(bias=True),
+    "compared": Compared,
+    "stored together": Stored,
+    "stored together, more than are used": lambda: Stored(extra=1),
+    "some idle": Idle,
+}
+
+
+def batch() -> dict[str, Tensor]:
+    return {"x": torch.randn(ROWS, LENGTH, HIDDEN, generator=torch.Generator().manual_seed(0))}
+
+
+def traced(module: nn.Module) -> Model:
+    """The model, which has the module's loss and gradients."""
+    model = trace(module, batch(), training=True)
+    state = {name: value.detach().clone().requires_grad_() for name, value in module.named_parameters()}
+    got, loss = interpret(model, state, batch()), module(**batch())
+    torch.testing.assert_close(got, loss)
+    got.backward()
+    loss.backward()
+    for name, value in module.named_parameters():
+        torch.testing.assert_close(state[name].grad, value.grad, msg=name)
+    return model
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_loop_over_experts_is_one_mixture(name: str) -> None:
+    torch.manual_seed(0)
+    model = traced(MIXTURES[name]())
+    operators = [node.op for block in model.blocks for node in block.nodes]
+    assert operators.count("autoplan.experts") == 1
+    assert not {"aten.index_add.default", "aten.nonzero.default"} & set(operators)
+
+
+def test_weights_that_experts_have_each_by_itself_are_one_parameter() -> None:
+    model = with_stacked_weights(trace(Router(bias=True), batch(), training=True))
+    stacks = {p.name: p for p in model.parameters if p.members}
+    shapes = {"up.weight": (INNER, HIDDEN), "down.weight": (HIDDEN, INNER), "up.bias": (INNER,), "down.bias": (HIDDEN,)}
+    assert {name: p.type.shape for name, p in stacks.items()} == {
+        f"experts.{name}": (EXPERTS, *shape) for name, shape in shapes.items()
+    }
+    assert [m.source for m in stacks["experts.up.bias"].members] == [f"experts.{n}.up.bias" for n in range(EXPERTS)]
+    assert {name for segment in model.segments for name in segment.parameters} == {"router.weight", *stacks}
+    up = stacks["experts.up.weight"]
+    smaller = restacked(replace(up, type=TensorType((2, 3, HIDDEN), "float32")))
+    assert [(m.source, m.size, m.start) for m in smaller.members] == [
+        ("experts.0.up.weight", (3, HIDDEN), 0), ("experts.1.up.weight", (3, HIDDEN), 3 * HIDDEN)
+    ]  # fmt: skip
+    whole = torch.randn(EXPERTS, INNER, HIDDEN)
+    own = matrices(up, whole)
+    part = torch.full((2, 4, HIDDEN), torch.nan)
+    fill(up, Part((1, 6, 0), (2, 4, HIDDEN)), part, lambda m, box, out: out.copy_(own[m.source][box.slices]))
+    assert torch.equal(part, whole[1:3, 6:10])
+
+
+class Normed(Router):
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, choice = torch.where(index == number)
+            y[token] += scores[token, choice, None] * F.normalize(expert(x[token]))
+        return y
+
+
+class Counted(Router):
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, choice = torch.where(index == number)
+            y[token] += scores[token, choice, None] * expert(x[token]) / (1 + token.numel())
+        return y
+
+
+class Written(Router):
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, _ = torch.where(index == number)
+            y[token] = expert(x[token])
+        return y
+
+
+class Leaking(Router):
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        token, _ = torch.where(index == 1)
+        return x + self.experts[1](x[token]).sum()
+
+
+REFUSED = {
+    "an expert drops": (lambda: Router(p=0.5), "drops some of what it computes"),
+    "not by elements": (Normed, "isn't rows of a tensor|elementwise"),
+    "by a count": (Counted, "how many tokens an expert got"),
+    "overwritten": (Written, "it has to be added"),
+    "its sum is read": (Leaking, "forward's result follows"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_any_other_loop_is_refused_with_its_line(name: str) -> None:
+    make, cause = REFUSED[name]
+    with pytest.raises(TraceError, match=cause) as told:
+        trace(make(), batch(), training=True)
+    assert "index_add_" in str(told.value)
+
+
+PLANS = {
+    "ep=4": Parallelism(ep=4), "tp=4": Parallelism(tp=4, ep=1), "ep=2, tp=2": Parallelism(ep=2, etp=2, tp=2, dp=2),
+    "ZeRO-3": Parallelism(ep=2, dp=4, zero=3),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("verified_in_pool")
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_step_equals_one_device(plan: str, optimizer: str) -> None:
+    """Parameters too: an expert that no token chose has a gradient of zeros. LAMB looks at each expert's own norms."""
+    torch.manual_seed(0)
+    training = Training(optimizer=optimizer, learning_rate=1e-3)
+    found = parallelize_alone(Router(bias=True), "1x4 cpu", batch(), training=training, parallelism=PLANS[plan])
+    split = {p.name for p in found.lowered.parameters if p.members and p.layout.dims[0]}
+    assert bool(split) == (optimizer == "adamw" and plan != "tp=4")
+    result = found.verify()
+    assert result.passed and result.gradients.error < 1e-10, str(result)
