@@ -28,6 +28,7 @@ from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.check import check_rules
 from autoplan.rules.constraints import Constraint, accept_whole
 from autoplan.rules.extensions import extensions_of
+from autoplan.rules.nn.expert_capacity import with_capacity
 from autoplan.runtime.optim.lr_scheduler import check_schedule
 from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.optim.parameter_group import check_flat, resolved_groups
@@ -57,7 +58,9 @@ def traced_model(
     if not isinstance(training, Training) or training.optimizer in ELEMENTWISE:
         model = with_stacked_weights(model)
     model = with_rounded_noted(in_precision(model, training.precision), training.precision)
-    model = with_randomness(model, training.randomness) if isinstance(training, Training) else model
+    if isinstance(training, Training):
+        model = with_randomness(model, training.randomness)
+        model = with_capacity(model, training.expert_capacity, training.expert_dropping)
     check_result(model, is_training)
     if isinstance(training, Training) and training.apart and not evaluated:
         plain = replace(training, statistics="batch")

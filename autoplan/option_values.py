@@ -19,6 +19,9 @@ OUTER_OPTIMIZERS = ("nesterov",)
 GOSSIP = ("ring", "exponential")
 COMPRESSIONS = ("powersgd", "int8", "topk", "1bit")
 RANDOMNESS = ("global", "per-rank")
+EXPERT_DROPPING = ("order", "score")
+TRAINED = {"statistics": STATISTICS, "randomness": RANDOMNESS, "expert_dropping": EXPERT_DROPPING}
+"""What fields of Training may be."""
 SHAPES = ("constant", "linear", "cosine")
 ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",

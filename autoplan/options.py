@@ -22,14 +22,13 @@ from autoplan.option_values import (
     OFFLOADS,
     ON_DISK,
     OUTER_OPTIMIZERS,
-    RANDOMNESS,
     RECOMPUTE,
     REDUCE_DTYPES,
     SCHEDULES,
     SHAPES,
     SIZES,
-    STATISTICS,
     TENSOR_SYSTEMS,
+    TRAINED,
     check_how,
 )  # fmt: skip
 
@@ -109,6 +108,8 @@ class Training:
     randomness      what dropout draws: "global", what one device draws, by each element's place; "per-rank", each rank
                     its own part, by torch's own kernels, alike where ranks hold the same. Attention then drops within
                     its fused kernel. It isn't equal to one device, nor to another plan
+    expert_capacity  of a row's choices, what each expert takes at most, as a multiple of an even share; others are
+                    dropped, by ``expert_dropping``: "order", the later ones, or "score", the lesser. None: none are
     """
 
     optimizer: str = "adamw"
@@ -130,6 +131,8 @@ class Training:
     outer_momentum: float = 0.9
     randomness: str = "global"
     compression_start: int | None = None
+    expert_capacity: float | None = None
+    expert_dropping: str = "order"
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
@@ -161,12 +164,11 @@ class Training:
         if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
             cause = f"gradients are summed in one of {REDUCE_DTYPES}, or as they are stored"
             raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
-        if self.statistics not in STATISTICS:
-            cause = f"statistics are over the rows of one of {STATISTICS}"
-            raise ParallelismError(f"statistics={self.statistics!r}", cause, "leave it out")
-        if self.randomness not in RANDOMNESS:
-            cause = f"dropout is drawn in one of {RANDOMNESS}"
-            raise ParallelismError(f"randomness={self.randomness!r}", cause, "leave it out")
+        if (limit := self.expert_capacity) is not None and not (is_number(limit) and limit > 0):
+            raise ParallelismError(f"expert_capacity={limit!r}", "it is a positive number", "give for example 1.25")
+        for name, allowed in TRAINED.items():
+            if (given := getattr(self, name)) not in allowed:
+                raise ParallelismError(f"{name}={given!r}", f"it is one of {allowed}", "leave it out")
         object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
         object.__setattr__(self, "lr_schedule", as_schedule(self.lr_schedule))
         object.__setattr__(self, "groups", as_groups(self.groups))

@@ -70,6 +70,9 @@ def check_same_trace(before: Training | Inference, after: Training | Inference) 
     if after.apart and not before.apart:
         cause = "whether one microbatch computes as the whole batch is shown where the model is traced"
         raise ParallelismError("statistics='microbatch'", cause, remedy)
+    for name in ("expert_capacity", "expert_dropping"):
+        if (limit := getattr(after, name, None)) != getattr(before, name, None):
+            raise ParallelismError(f"{name}={limit!r}", "which choices are dropped is part of the traced graph", remedy)
     dtypes = computed_in(before.precision), computed_in(after.precision)
     if dtypes[0] != dtypes[1] and dtypes != ("float32", "float64"):
         raise ParallelismError(f"precision={after.precision!r}", f"the model was traced in {dtypes[0]}", remedy)

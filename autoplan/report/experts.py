@@ -24,6 +24,7 @@ def experts_notes(record: PlanRecord) -> list[str]:
         for node in block.nodes:
             if node.op == OP:
                 text = text_of(record, operators[node.name], strategies[node.name]) + kept_text(record, choice, node)
+                text += dropped_text(record)
                 found.setdefault(text, []).append(block.name)
     return [f"Experts of {', '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
 
@@ -46,6 +47,19 @@ def kept_text(record: PlanRecord, choice: BlockChoice, node: Node) -> str:
     if selects and node.name in dict(choice.again):
         return " Where a block recomputes selectively, its first products are computed again in the backward."
     return " Its first products are kept for the backward, unless a block recomputes in full."
+
+
+def dropped_text(record: PlanRecord) -> str:
+    """What a capacity leaves out, of a plan that trains with one."""
+    training = record.training
+    if isinstance(training, Inference) or training.expert_capacity is None:
+        return ""
+    which = "the later ones" if training.expert_dropping == "order" else "those of lesser scores"
+    return (
+        f" Of each row's choices an expert takes at most {training.expert_capacity:g} times an even share; {which} are "
+        "dropped, so the model isn't equal to the one that drops none. What is dropped follows from the row alone, "
+        "alike under every plan and on one device."
+    )
 
 
 def split_text(record: PlanRecord, operator: Operator, strategy: Strategy, over: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ PINNED = {
 }  # fmt: skip
 TRAINED = {
     "precision": values.PRECISIONS, "reduce_dtype": values.REDUCE_DTYPES, "statistics": values.STATISTICS,
-    "randomness": values.RANDOMNESS,
+    "randomness": values.RANDOMNESS, "expert_dropping": values.EXPERT_DROPPING,
 }  # fmt: skip
 
 

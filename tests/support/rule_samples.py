@@ -204,6 +204,7 @@ def experts_samples() -> list[Sample]:
     found += [experts(x(4, 8), 1, (4, 12, 8), 1, (True, True)), experts(x(4, 8), 4, (8, 4, 8), 1, (False, False))]
     found += [experts(x(12, 8), 2, (4, 4, 8), 2, (False, False), few=True)]
     found += [s("autoplan.top_indices", x(4, 6, 8), 2, 2, True), s("autoplan.top_indices", c(8, 4), 3, 0, False)]
+    found += [s("autoplan.within_capacity", ints(4, 4, 6, 2), x(4, 6, 2), 4, 0.5, by) for by in (False, True)]
     found += [s("autoplan.recurrence", x(4, 8, 2), x(4, 8, 2), 1), s("autoplan.recurrence", c(8, 4), x(8, 4), 0)]
     moves = ("P", "I"), ("P", "R"), ("I", "P"), ("R", "P"), ("I", "R"), ("R", "I"), ("S(1)", "R"), ("S(0)", "I")
     moves += ("S(0)", "S(1)"), ("I", "S(0)"), ("R", "S(1)"), ("P", "S(0)"), ("S(1)", "P")

@@ -102,6 +102,7 @@ class Travel:
     ways         ranks, each with as many of the experts
     hidden, out  width of a token and of a result, of ``itemsize`` bytes an element
     groups       that the router limits a token's choices to
+    capacity     of an expert, as a multiple of an even share of the choices
     """
 
     tokens: float
@@ -113,17 +114,23 @@ class Travel:
     itemsize: int
     score_bytes: int
     groups: Groups = NO_LIMIT
+    capacity: float = math.inf
 
     @property
     def mean_rows(self) -> float:
         """That a rank receives in one direction on average, its own among them."""
         reached = self.groups.share_reached(self.experts, self.experts // self.ways, self.choices)
-        return self.tokens * self.ways * reached
+        return min(self.tokens * self.ways * reached, self.most)
+
+    @property
+    def most(self) -> float:
+        """That its experts' capacity lets a rank receive."""
+        return self.tokens * self.choices * self.capacity
 
     @property
     def rows(self) -> float:
         """That the busiest rank receives."""
-        return min(self.tokens * self.ways, busiest(self.mean_rows, self.ways))
+        return min(self.tokens * self.ways, busiest(self.mean_rows, self.ways), self.most)
 
     @property
     def imbalance(self) -> float:

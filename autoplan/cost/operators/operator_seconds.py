@@ -25,6 +25,7 @@ from autoplan.ir.randomness import ATTENTION, DROPOUT, drops, scores_in_memory
 from autoplan.ops.experts.activation import counts
 from autoplan.ops.experts.mixture import names_of
 from autoplan.rules.kept_values import SIGN_BYTES, keeps_of, signs_of, value_of
+from autoplan.rules.nn.expert_capacity import capacity_of
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
@@ -50,6 +51,7 @@ class Operator:
     terms     of each operand and, last, of the result, as the rule's notation gives them
     sizes     of the rule's factors over the whole tensors
     groups    of a mixture's experts, those to which its router limits a token's choices
+    capacity  of a mixture's experts, as a multiple of an even share of the choices
     """
 
     node: Node
@@ -68,6 +70,7 @@ class Operator:
     terms: tuple[tuple[Term, ...], ...]
     sizes: Mapping[str, int]
     groups: Groups = NO_LIMIT
+    capacity: float = math.inf
 
 
 def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
@@ -92,7 +95,13 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     for node in block.nodes if fuses else ():
         found[node.name] = replace(found[node.name], beside=found[node.name].beside + repeated_bytes(node, types))
     mixtures = [node for node in block.nodes if rules[node.name].cost == "experts"]
-    return found | {node.name: replace(found[node.name], groups=groups_of(block, node)) for node in mixtures}
+    return found | {node.name: limited_mixture(found[node.name], block, node) for node in mixtures}
+
+
+def limited_mixture(operator: Operator, block: Block, node: Node) -> Operator:
+    """A mixture with what limits its tokens' choices."""
+    capacity = capacity_of(block, node)
+    return replace(operator, groups=groups_of(block, node), capacity=math.inf if capacity is None else capacity)
 
 
 def repeated_bytes(node: Node, types: Mapping[str, TensorType]) -> float:
@@ -302,7 +311,8 @@ def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grou
     if travel is not None:
         tokens, here = tokens * travel.ways, here // travel.ways
     ranks = operator.sizes["e"] // here
-    chosen = min(tokens * local["k"], busiest(tokens * local["k"] / ranks, ranks))
+    mean = tokens * local["k"] / ranks
+    chosen = min(tokens * local["k"], busiest(mean, ranks), mean * operator.capacity)
     first = operator.node.args[3]
     assert isinstance(first, tuple)
     products = len(first) * local.get("pair", 1)
@@ -324,7 +334,7 @@ def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | No
     (out,) = operator.terms[-1][-1]
     return Travel(
         tokens_of(operator, local), ways, operator.sizes["e"], local["k"], local["h"], local[out],
-        DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype], operator.groups,
+        DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype], operator.groups, operator.capacity,
     )  # fmt: skip
 
 

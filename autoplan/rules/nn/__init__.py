@@ -3,5 +3,6 @@
 Order: `attention` (scaled dot-product attention), `embedding` (look-ups, also pooled and in placed
 tables), `windows` (windows over a split dim and its halo), `convolution` (convolutions, resizing),
 `pooling` (pooling), `norm` (normalisations), `loss` (losses and their denominators), `batch_moves` (what operators
-need otherwise than the split batch gives it), `experts` (mixtures of experts).
+need otherwise than the split batch gives it), `experts` (mixtures of experts), `expert_capacity` (choices that these
+leave out).
 """

@@ -67,6 +67,15 @@ def scatter_add(x: TensorType, dim: int, index: TensorType, source: TensorType) 
     return Rule(f"{', '.join(terms)} -> {terms[0]}", whole=factors, linear=((0, 2),), saved=(1,))
 
 
+@rule("autoplan.within_capacity")
+def within_capacity(
+    index: TensorType, scores: TensorType, experts: int, capacity: float, by_score: bool = False
+) -> Rule:  # fmt: skip
+    """The choices that experts take of each row's, whose tokens and choices are whole; no gradient goes through."""
+    lead = " ".join(f"d{d}" for d in range(len(index.shape) - 2))
+    return Rule(f"{lead} s k, {lead} s k -> {lead} s k", whole=("s", "k"))
+
+
 @rule("autoplan.scattered")
 def scattered(index: TensorType, source: TensorType, dim: int, size: int) -> Rule:
     """Sums of the source's entries that have the same index along a dim, which has ``size`` entries afterwards. Parts

@@ -32,6 +32,7 @@ from autoplan.runtime.ops.embedding.vocab_parallel import (
     vocab_parallel_embedding_bag,
     vocab_parallel_ragged_bag,
 )
+from autoplan.runtime.ops.experts.capacity import within_capacity
 from autoplan.runtime.ops.experts.own_experts import experts, local_experts, scattered, top_indices
 from autoplan.runtime.ops.experts.routed import routed_experts
 from autoplan.runtime.ops.global_random import dropout, uniform
@@ -70,4 +71,5 @@ __all__ = [
     "split_cumprod", "split_cumsum", "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "update_buffer",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "vocab_parallel_embedding_bag",
     "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
+    "within_capacity",
 ]  # fmt: skip

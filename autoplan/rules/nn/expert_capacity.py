@@ -1,0 +1,59 @@
+"""Experts that take a limited number of tokens (``Training.expert_capacity``): which choices a mixture leaves out.
+
+Each row of the batch is a group of tokens, as GShard has them (Lepikhin et al. 2021, arXiv 2006.16668, section 3.2).
+Of a group's s·k choices each of E experts takes capacity·s·k/E at most, rounded up. So what is dropped follows from the
+row alone: it is the same under every split of the batch, and on one device.
+
+    order  first choices before second ones, each in the order of the tokens (Switch: Fedus et al. 2021, 2101.03961)
+    score  the greatest score first (batch prioritized routing: Riquelme et al. 2021, 2106.05974)
+"""
+
+from dataclasses import replace
+
+from autoplan.errors import ParallelismError
+from autoplan.ir.graph import Block, Model, Node, Ref
+
+MIXTURE, WITHIN = "autoplan.experts", "autoplan.within_capacity"
+COMPLETE = 8  # which argument of a mixture says that every choice names an expert
+
+
+def with_capacity(model: Model, capacity: float | None, dropping: str) -> Model:
+    """The model whose mixtures leave out the choices beyond a capacity; None: none.
+
+    ParallelismError where it has no mixture, or one whose tokens aren't of rows of the batch.
+    """
+    if capacity is None:
+        return model
+    if not any(node.op == MIXTURE for block in model.blocks for node in block.nodes):
+        cause = "the model has no mixture of experts that autoplan's operator computes"
+        raise ParallelismError(f"expert_capacity={capacity:g}", cause, "leave it out")
+    blocks = (limited(block, capacity, dropping == "score") for block in model.blocks)
+    return replace(model, blocks=tuple(blocks))
+
+
+def limited(block: Block, capacity: float, by_score: bool) -> Block:
+    types, nodes, taken = block.types(), [], set(block.types())
+    for node in block.nodes:
+        if node.op == MIXTURE:
+            kind = types[node.operands[1]]
+            if len(kind.shape) < 3:
+                cause = f"it counts tokens by rows of the batch, and those of {node.module or block.name} have none"
+                remedy = "give its tokens as [batch, tokens, width]"
+                raise ParallelismError(f"expert_capacity={capacity:g}", cause, remedy)
+            name = next(n for i in range(len(taken) + 1) if (n := f"kept_choices{i or ''}") not in taken)
+            taken.add(name)
+            index, scores, experts = node.args[1], node.args[2], types[node.operands[3]].shape[0]
+            nodes.append(Node(name, WITHIN, (index, scores, experts, capacity, by_score), (), kind, node.module))
+            args = list(node.args)
+            args[1], args[COMPLETE] = Ref(name), False
+            node = replace(node, args=tuple(args))
+        nodes.append(node)
+    return replace(block, nodes=tuple(nodes))
+
+
+def capacity_of(block: Block, mixture: Node) -> float | None:
+    """The capacity that a mixture's choices were limited to; None without any."""
+    made = next((node for node in block.nodes if node.name == mixture.operands[1]), None)
+    found = made.args[3] if made is not None and made.op == WITHIN else None
+    assert found is None or isinstance(found, (int, float))
+    return found
