@@ -1,6 +1,7 @@
 """Trainers by name."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from autoplan.arguments.values import TRAINERS
 from autoplan.errors import InputsError
@@ -22,4 +23,8 @@ def config_of(record: PlanRecord, kind: str) -> ExportedConfig:
     """The plan in a trainer's words, not priced yet. InputsError for a trainer that isn't known."""
     if kind not in KINDS:
         raise InputsError(f"kind={kind!r}", "no such trainer is known", f"give one of {', '.join(KINDS)}")
-    return KINDS[kind](values_of(record))
+    found, capacity = KINDS[kind](values_of(record)), getattr(record.training, "expert_capacity", None)
+    if capacity is None:
+        return found
+    said = f"expert_capacity={capacity:g}: it counts by rows of the batch, a trainer's own by what a rank has of one"
+    return replace(found, lost=(*found.lost, said))

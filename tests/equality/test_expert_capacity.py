@@ -140,6 +140,7 @@ def test_a_plan_says_that_tokens_are_dropped_and_verifies_with_the_same_rule() -
     assert "at most 0.75 times an even share" in told and "isn't equal to the one that drops none" in told
     result = plan.verify()
     assert result.passed and "with experts of the same capacity" in result.note
+    assert any("expert_capacity=0.75" in lost for lost in plan.export_config("megatron").lost)
     with pytest.raises(ParallelismError, match="part of the traced graph"):
         plan.what_if(training=Training(learning_rate=1e-2))
 
