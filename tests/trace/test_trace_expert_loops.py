@@ -93,6 +93,19 @@ class Compared(Router):
         return y
 
 
+class Viewed(Router):
+    """Sums go to a view of what is read afterwards."""
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        whole = torch.zeros(ROWS, LENGTH, HIDDEN)
+        y = whole.view(-1, HIDDEN)
+        for number, expert in enumerate(self.experts):
+            token, choice = torch.where(index == number)
+            if token.shape[0] > 0:
+                y.index_add_(0, token, expert(x[token]).mul_(scores[token, choice, None]))
+        return whole + 1
+
+
 class Stored(Router):
     """Experts' weights in three tensors, by products of matrices; the last class of the mask is nobody's."""
 
@@ -133,6 +146,7 @@ MIXTURES: dict[str, Callable[[], Router]] = {
     "hit, with biases and gates": lambda: Router(bias=True, gated=True),
     "with a capacity, with biases": lambda: Capped(bias=True),
     "compared": Compared,
+    "into a view": Viewed,
     "stored together": Stored,
     "stored together, more than are used": lambda: Stored(extra=1),
     "some idle": Idle,
@@ -204,6 +218,26 @@ class Counted(Router):
         return y
 
 
+class Few(Router):
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, choice = torch.where(index == number)
+            if x[None, token].shape[1] < 3:
+                continue
+            y[token] += scores[token, choice, None] * expert(x[token])
+        return y
+
+
+class Long(Router):
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, choice = torch.where(index == number)
+            y[token] += scores[token, choice, None] * expert(x[token]) / len(token)
+        return y
+
+
 class Written(Router):
     def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
         y = torch.zeros_like(x)
@@ -223,6 +257,8 @@ REFUSED = {
     "an expert drops": (lambda: Router(p=0.5), "drops some of what it computes"),
     "not by elements": (Normed, "isn't rows of a tensor|elementwise"),
     "by a count": (Counted, "how many tokens an expert got"),
+    "by whether they are few": (Few, "how many tokens an expert got"),
+    "by their length": (Long, "len of an expert's tokens"),
     "overwritten": (Written, "it has to be added"),
     "its sum is read": (Leaking, "forward's result follows"),
 }

@@ -77,7 +77,7 @@ class Hit:
 class Count(int):
     """How many tokens an expert got: here as many as there are, so no number that anything may follow from.
 
-    It may be compared with zero, and be a size of what is reshaped.
+    It may be compared with zero, which it is taken to be above, and be a size of what is reshaped.
     """
 
     def unknown(self, *_: Any) -> NoReturn:
@@ -86,7 +86,20 @@ class Count(int):
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = unknown
     __floordiv__ = __rfloordiv__ = __mod__ = __pow__ = __neg__ = __float__ = unknown
 
+    def above_zero(self, other: object, answer: bool) -> bool:
+        if isinstance(other, int) and not isinstance(other, Count) and other == 0:
+            return answer
+        return self.unknown()
 
-def counts(sizes: Any) -> Any:
-    """Sizes of what follows from a choice, whose first is a count."""
-    return (Count(sizes[0]), *sizes[1:]) if len(sizes) else sizes
+    def __eq__(self, other: object) -> bool:
+        return self.above_zero(other, False)
+
+    def __ne__(self, other: object) -> bool:
+        return self.above_zero(other, True)
+
+    def __gt__(self, other: object) -> bool:
+        return self.above_zero(other, True)
+
+    __hash__ = int.__hash__
+    __lt__ = __le__ = __eq__
+    __ge__ = __gt__

@@ -32,7 +32,7 @@ from autoplan.trace.expert_loops.forward_calls import (
     plain,
     writes,
 )
-from autoplan.trace.expert_loops.loop_numbers import Count, Expert, Hit, counts, refused
+from autoplan.trace.expert_loops.loop_numbers import Count, Expert, Hit, refused
 from autoplan.trace.expert_loops.read_mixture import sum_of
 
 WATCHED = (
@@ -52,6 +52,7 @@ class ExpertLoops(TorchFunctionMode):
         self.made: dict[int, Call] = {}
         self.added: dict[int, list[tuple[Any, Call]]] = {}  # to a sum, by its storage: what, and at which places
         self.sums: dict[int, Tensor] = {}
+        self.masked: set[int] = set()  # how many places masks have
 
     def __torch_function__(
         self, func: Callable, types: Collection[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
@@ -81,6 +82,10 @@ class ExpertLoops(TorchFunctionMode):
             self.remember(name, func, given, kwargs, result)
         return result
 
+    def counted(self, size: int) -> int:
+        """A size of what follows from a choice; a multiple of a mask's places may be how many tokens an expert got."""
+        return Count(size) if any(size % places == 0 for places in self.masked) else size
+
     def known(self, value: Any) -> Any:
         return self.made.get(id(value), value) if isinstance(value, Tensor) else value
 
@@ -97,6 +102,7 @@ class ExpertLoops(TorchFunctionMode):
 
     def places(self, func: Callable, mask: Call, expert: int) -> tuple[Tensor, ...]:
         selection = Selection(mask, expert)
+        self.masked.add(mask.tensor.numel())
         with disable_proxy_modes_tracing():
             found = tuple(mask.tensor.new_empty(mask.tensor.numel(), dtype=torch.int64) for _ in mask.tensor.shape)
         for dim, place in enumerate(found):
@@ -106,8 +112,10 @@ class ExpertLoops(TorchFunctionMode):
     def following(self, func: Callable, name: str, args: tuple, given: tuple, kwargs: dict) -> Any:
         """A call of what follows from which tokens an expert got."""
         if name in SIZES and given[0].chosen:
+            if name == "len":
+                raise refused("len of an expert's tokens follows from values; .numel() may be compared with 0")
             sizes = func(*args, **kwargs)
-            return counts(sizes) if isinstance(sizes, torch.Size) else Count(sizes)
+            return tuple(map(self.counted, sizes)) if isinstance(sizes, torch.Size) else self.counted(sizes)
         if name == "index_add" and writes(func):
             whole = given + tuple(kwargs.get(k) for k in ("dim", "index", "source")[len(given) - 1 :])
             if whole[1] == 0 and kwargs.get("alpha", 1) == 1:
