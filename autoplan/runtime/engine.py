@@ -33,7 +33,7 @@ class LoopEngine:
     def run(self, keywords: Keywords, scale: Scale = unscaled) -> Tensor:
         """Adds every microbatch's gradients up; returns the sum of their losses.
 
-        keywords  each [microbatches, …]
+        keywords  each a value for every microbatch
         scale     applied to each loss whose gradients are computed, not to those that are returned
         """
         losses = []

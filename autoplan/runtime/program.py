@@ -18,7 +18,7 @@ from autoplan.runtime.checkpoint import checkpoint
 from autoplan.runtime.checkpoint.saving import Saver
 from autoplan.runtime.collectives.mesh_axes import release
 from autoplan.runtime.collectives.objects import from_first, together
-from autoplan.runtime.data.microbatches import Batch, Given, Rows, stacked
+from autoplan.runtime.data.microbatches import Batch, Given, Microbatches, Rows, own_microbatches
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
@@ -36,7 +36,7 @@ from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.parallel.compression.compressor import ERROR
-from autoplan.runtime.parallel.counting import whole_counts, whole_loss
+from autoplan.runtime.parallel.counting import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
 from autoplan.runtime.parallel.parameter_server import servers_of
 from autoplan.runtime.parallel.seeding import generators_kept
@@ -71,7 +71,9 @@ class Program(RankModel):
         replica = replica_of(spec, self.axes)
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica, self.disk)
         self.sums.follow(self.optimizer)
-        self.updates = Updates(spec.training, self.optimizer, self.held, self.device, self.sums.unless_diverged)
+        self.updates = Updates(
+            spec.training, self.optimizer, self.held, self.device, self.sums.unless_diverged, loss_from_all(spec)
+        )
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held))
         self.optimizer.register_step_pre_hook(lambda *_: self._settle())  # before versions are kept
@@ -122,7 +124,7 @@ class Program(RankModel):
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
             spec, engine, given = self.steps_at.settled(batch, given, self.device)
-            inputs = stacked(spec, given, self.axes, self.device)
+            inputs = own_microbatches(spec, given, self.axes, self.device)
             with self.gradients.of_another_batch(lambda: self.updates.skipped):
                 loss = self._step(inputs, spec, engine)
             if self.spec.parallelism.offload not in OF_OPTIMIZER:
@@ -154,7 +156,7 @@ class Program(RankModel):
         self.gradients.check(accumulate, self.spec.parallelism.compressed)
         return self.steps_at.checked(batch, rows, self.device)
 
-    def _step(self, inputs: dict[str, Tensor], spec: ProgramSpec, engine: Engine) -> Tensor:
+    def _step(self, inputs: Microbatches, spec: ProgramSpec, engine: Engine) -> Tensor:
         self.sums.begin(spec.microbatches, self.steps)
         before = self.gradients.batches
         counts = whole_counts(spec, self.module, inputs, self.axes)

@@ -8,7 +8,7 @@ from tests.bench.program.counts import PRECISIONS, row
 from tests.bench.program.models import MODELS
 from tests.support.sampling import sampled
 
-CALLS = 1.05  # of two layers: what is done once a step, and projections in pieces, are in it
+CALLS = 1.00  # what is done once a step, of two layers, is in it
 COUNT_BYTES = 8  # of valid targets, by which the loss is divided: the module's own mean counts them inside
 CELLS = sampled(
     [(model, precision) for model in MODELS for precision in PRECISIONS],

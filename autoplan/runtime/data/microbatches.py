@@ -23,6 +23,8 @@ from autoplan.runtime.program_spec import DATA, ProgramSpec
 Batch = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
 
 
+Microbatches = dict[str, tuple[Tensor, ...]]
+"""By name a value for each microbatch."""
 Rows = Literal["whole", "own"]
 """What a rank is given: the whole batch, or its data-parallel rows of it."""
 Shown = Rows | Literal["either"]
@@ -51,13 +53,13 @@ class Given:
 
 def microbatches(
     spec: ProgramSpec, batch: Batch, axes: Mapping[str, MeshAxis], device: torch.device
-) -> dict[str, Tensor]:
-    """Each input by name, stacked: [microbatches, this rank's local shape of one microbatch].
+) -> Microbatches:
+    """Each input by name: a tensor of this rank's local shape for each microbatch.
 
     batch   the whole batch, or this rank's rows of it: by name, or in the order of the plan's inputs
     InputsError where a name, a shape or a kind of dtype isn't the plan's.
     """
-    return stacked(spec, given_batch(spec, batch, device), axes, device)
+    return own_microbatches(spec, given_batch(spec, batch, device), axes, device)
 
 
 def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Rows | None = None) -> Given:
@@ -83,14 +85,16 @@ def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Row
     return Given(values, split, forms[split[0]] if split else None, count, planned_sizes(spec.lowered))
 
 
-def stacked(spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis], device: torch.device) -> dict[str, Tensor]:
+def own_microbatches(
+    spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis], device: torch.device
+) -> Microbatches:
     """This rank's microbatches of what it was given, each input by name, on its device: no other rows are copied."""
     coordinates = {name: axis.rank for name, axis in axes.items()}
     own = {axis: rank for axis, rank in coordinates.items() if axis != DATA}
     found = {}
     for value in spec.lowered.batch:
         known = own if given.form == "own" and value.name in given.split else coordinates
-        found[value.name] = host.to_device(parts(spec, value, given.values[value.name], known), device)
+        found[value.name] = parts(spec, value, given.values[value.name], known, device)
     return found
 
 
@@ -140,16 +144,22 @@ def in_dtype(spec: ProgramSpec, value: TypedValue, tensor: Tensor, device: torch
     return tensor.to(place, spec.activation_dtype(value.type))
 
 
-def parts(spec: ProgramSpec, value: TypedValue, tensor: Tensor, known: Mapping[str, int]) -> Tensor:
-    """One input's microbatches: the parts that the rank with these coordinates has of them, stacked; a view where
-    there is one alone, and where they are all of the tensor."""
-    shape, mesh = tuple(tensor.shape), spec.lowered.mesh
-    if spec.microbatches == 1:
-        return tensor[part_of(shape, value.layout, mesh, {**known, MICROBATCH: 0}).slices].unsqueeze(0)
-    boxes = [part_of(shape, value.layout, mesh, {**known, MICROBATCH: j}) for j in range(spec.microbatches)]
-    if tensor.is_contiguous() and consecutive(boxes, shape):
-        return tensor.view(spec.microbatches, *boxes[0].shape)
-    return torch.stack([tensor[box.slices] for box in boxes])
+def parts(
+    spec: ProgramSpec, value: TypedValue, tensor: Tensor, known: Mapping[str, int], device: torch.device
+) -> tuple[Tensor, ...]:
+    """One input's microbatches on the device: the parts that the rank with these coordinates has of them. What lies
+    together is a view; several that don't, or must cross to the device, are copied together."""
+    shape, mesh, count = tuple(tensor.shape), spec.lowered.mesh, spec.microbatches
+    boxes = [part_of(shape, value.layout, mesh, {**known, MICROBATCH: j}) for j in range(count)]
+    if consecutive(boxes, shape) and (count == 1 or tensor.is_contiguous()):
+        here = host.to_device(tensor, device)
+        return (here,) if count == 1 else here.split(boxes[0].shape[0])
+    found = [tensor[box.slices] for box in boxes]
+    if count == 1:
+        return (host.to_device(found[0], device),)
+    if tensor.device.type == device.type and all(part.is_contiguous() for part in found):
+        return tuple(found)
+    return host.to_device(torch.stack(found), device).unbind()
 
 
 def consecutive(boxes: Sequence[Part], shape: tuple[int, ...]) -> bool:

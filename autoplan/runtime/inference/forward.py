@@ -18,7 +18,7 @@ from autoplan.ir.randomness import KEY, random_operators
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime.broken_off import BrokenOff
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
-from autoplan.runtime.data.microbatches import Batch, microbatches
+from autoplan.runtime.data.microbatches import Batch, Microbatches, microbatches
 from autoplan.runtime.inference.agreed_batch import gathered, whole_batch
 from autoplan.runtime.inference.lending import Loan, lent, loans
 from autoplan.runtime.inference.lockstep import Lockstep
@@ -158,10 +158,10 @@ def over_microbatches(dims: Sequence[Sequence[str]], results: Sequence[Tensor], 
 
 def random_keys(
     spec: ProgramSpec, seed: int, step: int, device: torch.device, batch: int = 0
-) -> dict[str, Tensor]:
+) -> Microbatches:
     """``step_keys`` as the stages' keyword, on the host where ranks draw their own; none where nothing drops out and no
     number is drawn."""
     if not any(map(random_operators, spec.lowered.blocks)):
         return {}
     device = torch.device("cpu") if spec.draws_by_rank else device
-    return {KEY: step_keys(seed, step, spec.microbatches, device, batch)}
+    return {KEY: step_keys(seed, step, spec.microbatches, device, batch).unbind()}

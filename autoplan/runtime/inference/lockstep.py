@@ -35,7 +35,7 @@ class Lockstep:
     def run(self, keywords: Keywords) -> list[Tensor]:
         """What the last stage gives for each microbatch; nothing on a rank that doesn't hold it.
 
-        keywords  each [microbatches, …]
+        keywords  each a value for every microbatch
         """
         results: list[Tensor] = []
         arrived: dict[int, Activations] = {}

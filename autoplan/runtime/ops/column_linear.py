@@ -145,8 +145,8 @@ class _Products(Function):
         weigh, add = ctx.needs_input_grad[6 : 6 + ctx.count], ctx.needs_input_grad[6 + ctx.count :]
         # in half precision each product is rounded as autograd rounds it, where no sum over ranks follows
         rounded = ctx.axis is None and gradients[0].dtype.itemsize == 2
-        whole = ctx.sizes if len(set(weigh)) == len(set(add)) == 1 else None
-        joined = weights[0] if whole and not ctx.transposed and not rounded else None
+        whole = ctx.sizes if not ctx.transposed and len(set(weigh)) == len(set(add)) == 1 else None
+        joined = weights[0] if whole and not rounded else None
         weights = weights[0].split(ctx.sizes) if ctx.sizes and joined is None else weights
         rows = flat(gradients) if joined is None else [torch.cat(gradients, -1).view(-1, joined.shape[0])]
         gathering = raw.start_gather(x, ctx.dim, ctx.axis, gradients[0]) if ctx.again and x is not None else None
@@ -171,9 +171,16 @@ def of_batch(x: Tensor, weights: Tensor, bias: Tensor | None) -> Sequence[Tensor
     return found.view(count, *x.shape[:-1], columns).unbind()
 
 
-def weight_gradient(x: Tensor | None, gradient: Tensor, transposed: bool) -> Tensor:
-    assert x is not None, "a weight has a gradient, and what it multiplied wasn't kept"
-    return x.t() @ gradient if transposed else gradient.t() @ x
+def weight_gradients(
+    x: Tensor | None, rows: Sequence[Tensor], transposed: bool, weigh: Sequence[bool]
+) -> list[Tensor | None]:
+    """Of each weight that has one, by a product of its own; x is kept wherever one has."""
+    if x is None:
+        return [None] * len(rows)
+    if transposed:
+        columns = x.t()
+        return [columns @ gradient if needed else None for gradient, needed in zip(rows, weigh, strict=True)]
+    return [gradient.t() @ x if needed else None for gradient, needed in zip(rows, weigh, strict=True)]
 
 
 def of_weights(
@@ -186,15 +193,11 @@ def of_weights(
     whole  the weights' first dims, where one product gives the gradients of all, and of all biases or none
     """
     if whole is None:
-        found = [weight_gradient(x, g, transposed) if w else None for g, w in zip(rows, weigh, strict=True)]
+        found = weight_gradients(x, rows, transposed, weigh)
         return [*found, *(g.sum(0) if needed else None for g, needed in zip(rows, add, strict=True))]
     nothing: list[Tensor | None] = [None] * len(whole)
     if x is None and not add[0]:
         return [*nothing, *nothing]
-    if transposed:
-        gradient = torch.stack(list(rows))
-        products = nothing if x is None else (x.t() @ gradient).unbind()
-        return [*products, *(gradient.sum(1).unbind() if add[0] else nothing)]
     gradient = rows[0] if len(rows) == 1 else torch.cat(list(rows), -1)
     products = nothing if x is None else (gradient.t() @ x).split(whole)
     return [*products, *(gradient.sum(0).split(whole) if add[0] else nothing)]

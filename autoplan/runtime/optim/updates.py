@@ -31,6 +31,9 @@ from autoplan.runtime.optim.loss_scaling import LossScaling, unscaled
 from autoplan.runtime.optim.lr_scheduler import LearningRates, in_proportion
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 
+Counts = Mapping[str, Sequence[Tensor]]
+"""Denominators of means over the whole batch, each as every microbatch has it."""
+
 
 class Updates:
     """Of one program's optimizer; a collective of the whole world to make.
@@ -39,19 +42,21 @@ class Updates:
     skipped  whether a gradient overflowed in the last step, so that the optimizer finds none and updates nothing
     last     the checkpoint that was saved or loaded last
     late     whether a loss that isn't finite is told late
+    asks     whether ranks tell each other that a loss isn't finite: not where each sees a loss that all have a part in
+             (``from_all_ranks``)
     unless_diverged  what DivergedError of a loss or its gradients is raised within, whenever it is
     """
 
     def __init__(
         self, training: Training, optimizer: Optimizer, held: Sequence[ShardedParameter], device: torch.device,
-        unless_diverged: Callable[[], AbstractContextManager] = nullcontext,
+        unless_diverged: Callable[[], AbstractContextManager] = nullcontext, from_all_ranks: bool = False,
     ) -> None:  # fmt: skip
         self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
         self.scaling = LossScaling(held, device) if training.scales_loss else None
         self.rates = LearningRates(training.lr_schedule, optimizer) if training.lr_schedule is not None else None
         self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
         self.scale = unscaled if self.scaling is None else self.scaling.scale
-        self.unless_diverged = unless_diverged
+        self.unless_diverged, self.asks = unless_diverged, dist.get_world_size() > 1 and not from_all_ranks
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
         watches = self.rates is not None and self.rates.watches
@@ -60,7 +65,7 @@ class Updates:
         self.unseen: Unseen | None = None
         self.wrong = torch.zeros((), device=device)
 
-    def settle(self, loss: Tensor, step: int, before: int = 0, counts: Mapping[str, Tensor] | None = None) -> None:
+    def settle(self, loss: Tensor, step: int, before: int = 0, counts: Counts | None = None) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
 
         loss    of the whole batch
@@ -86,11 +91,11 @@ class Updates:
         """The mean over the batches whose gradients are added up."""
         self.loss = (self.loss * before + loss) / (before + 1) if before else loss
 
-    def guard(self, loss: Tensor, step: int, before: int, counts: Mapping[str, Tensor]) -> None:
+    def guard(self, loss: Tensor, step: int, before: int, counts: Counts) -> None:
         """Has the next update be none where this loss, or one whose gradients are added, isn't finite on any rank; and
         the loss be looked at later."""
         wrong = (~torch.isfinite(loss)).double()
-        if dist.get_world_size() > 1:
+        if self.asks:
             dist.all_reduce(wrong, dist.ReduceOp.MAX)
         self.wrong = torch.maximum(self.wrong, wrong.float()) if before else wrong.float()  # kernels take float32
         self.optimizer.found_inf = self.wrong  # type: ignore[attr-defined]  # where GradScaler puts it
@@ -109,8 +114,8 @@ class Updates:
         """What was computed before counts no more: other parameters have been loaded."""
         self.unseen = None
 
-    def not_finite(self, value: float, step: int, counts: Mapping[str, Tensor]) -> DivergedError:
-        if any(not bool(count.any()) for count in counts.values()):
+    def not_finite(self, value: float, step: int, counts: Counts) -> DivergedError:
+        if any(not any(bool(count.any()) for count in each) for each in counts.values()):
             cause = "no label of this batch counts, all are -100: a mean over none is 0/0 on one device, too"
             return DivergedError(f"loss={value} at step {step}", cause, "leave out batches without valid labels")
         where = " on another rank" if math.isfinite(value) else ""
@@ -118,7 +123,7 @@ class Updates:
 
     def read(self, loss: Tensor) -> tuple[float, bool]:
         """The loss, and whether it isn't finite on any rank; the step waits for the device once."""
-        if dist.get_world_size() == 1:
+        if not self.asks:
             (value,) = host.read(loss.reshape(1))
             return value, not math.isfinite(value)
         wrong = (loss - loss).to(torch.float64)  # zero, or NaN
@@ -191,7 +196,7 @@ class Unseen:
 
     arriving: host.Arriving
     step: int
-    counts: Mapping[str, Tensor]
+    counts: Counts
 
 
 def guarded(optimizer: Optimizer, device: torch.device) -> bool:

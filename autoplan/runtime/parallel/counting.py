@@ -1,6 +1,6 @@
 """What is counted and summed over all microbatches and ranks: a loss' denominators before a step, the loss after it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import torch
@@ -13,30 +13,42 @@ from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 
 def whole_counts(
-    spec: ProgramSpec, module: ModuleType, inputs: Mapping[str, Tensor], axes: Mapping[str, MeshAxis],
+    spec: ProgramSpec, module: ModuleType, inputs: Mapping[str, Sequence[Tensor]], axes: Mapping[str, MeshAxis],
     alone: bool | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches]. Where each
-    microbatch has its own statistics, over the ranks alone.
+) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
+    """Denominators over all microbatches and ranks, each repeated for every microbatch. Where each microbatch has its
+    own statistics, over the ranks alone.
 
     alone  whether each replica has its own, at least one: without a valid token its loss is zero. None: as it steps
     """
     m, local = spec.microbatches, spec.parallelism.steps_locally if alone is None else alone
-    parts = {name: x.unbind() for name, x in inputs.items()}
-    each = [module.counts(**{name: microbatches[j] for name, microbatches in parts.items()}) for j in range(m)]
+    each = [module.counts(**{name: microbatches[j] for name, microbatches in inputs.items()}) for j in range(m)]
     whole = {}
     for name in spec.lowered.counts:
         layout = next(c.value.layout for c in spec.lowered.constants if c.value.name == name)
         partial = [axis for axis, state in layout.rest if state.kind == "P"]
-        total = torch.stack([counted[name] for counted in each])
-        if not spec.training.apart:
-            total = total.sum(0) if MICROBATCH in partial else total[0]
-        for axis in (axes[a] for a in partial if a != MICROBATCH and not (a == DATA and local)):
-            if axis.group is not None:
-                dist.all_reduce(total, group=axis.group)
+        counted = [found[name] for found in each]
+        groups = [axes[a].group for a in partial if a != MICROBATCH and not (a == DATA and local)]
+        groups = [group for group in groups if group is not None]
+        if spec.training.apart:
+            total = torch.stack(counted)
+        elif m > 1 and MICROBATCH in partial:
+            total = torch.stack(counted).sum(0)
+        else:
+            total = counted[0].clone() if groups else counted[0]
+        for group in groups:
+            dist.all_reduce(total, group=group)
         total = total.clamp(min=1) if local and not each[0][name].ndim else total
-        whole[name] = total if spec.training.apart else total.expand(m, *total.shape)
+        whole[name] = total.unbind() if spec.training.apart else (total,) * m
     return whole
+
+
+def loss_from_all(spec: ProgramSpec) -> bool:
+    """Whether ``whole_loss`` tells every rank one value that has a summand of each: where any computed what isn't
+    finite, all see it. On an axis over which the loss is invariant each rank has one of its own instead."""
+    states = {name: state.kind for name, state in spec.lowered.loss.layout.rest}
+    own = [a.name for a in spec.lowered.mesh.axes if a.size > 1 and a.name not in (MICROBATCH, PIPELINE)]
+    return all(states.get(name) == "P" for name in own)
 
 
 def whole_loss(spec: ProgramSpec, loss: Tensor, axes: Mapping[str, MeshAxis]) -> Tensor:

@@ -15,14 +15,14 @@ from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
 StageEntry = Callable[[Parameters, Mapping[str, MeshAxis]], nn.Module]
 Place = tuple[nn.Module, str]
-Keywords = Mapping[str, Tensor | Sequence[int]]
+Keywords = Mapping[str, Sequence[Tensor] | Sequence[int]]
 """What stages take by name, each a value for every microbatch."""
 
 
 class StageModule(nn.Module):
     """One stage as the engines run it.
 
-    ``batch`` holds the stage's keywords, each with a leading dim of microbatches; ``microbatch`` is the one that runs.
+    ``batch`` holds the stage's keywords, each a value for every microbatch; ``microbatch`` is the one that runs.
     What leaves is contiguous, so that it can be sent, and no view: fully_shard has a hook on it, which views lose.
     """
 

@@ -75,7 +75,7 @@ class PipelineStage:
     def forward(self, microbatch: int, received: Message, keywords: Keywords) -> Message:
         """What the next stage reads; nothing of the last one, whose losses are collected.
 
-        keywords  each [microbatches, …]
+        keywords  each a value for every microbatch
         """
         inputs = [x.requires_grad_() for x in received if x.is_floating_point()]
         found = self.module(*received, batch=keywords, microbatch=microbatch)
