@@ -45,19 +45,15 @@ def joined_products(
         weights = [matrices[product.reads[1]] for product in products]
         alike = {(w.type.dtype, w.local_shape if op == MATMUL else w.local_shape[1:]) for w in weights}
         fits = len(names) > 1 and len(alike) == 1 and together.get(value, names) == names
-        if fits and worth_joining(weights, op) and not again & set(names):
+        if fits and worth_joining(weights) and not again & set(names):
             read = [place for place, name in enumerate(names) if name in kept]
             groups.append(JoinedProducts(names, tuple(read) if len(read) < len(names) else ()))
     return tuple(groups)
 
 
-def worth_joining(weights: Sequence[TypedValue], op: str) -> bool:
-    """Whether they are narrow, or pieces of one of the user's (``ir.graph.Parameter``). In half precision a batch of
-    matrices is rounded otherwise than one after another, so that pieces which lie [k, n] would not equal the user's."""
-    if all(w.local_shape != w.type.shape for w in weights):
-        return True
-    rounded = op == MATMUL and weights[0].type.dtype in ("bfloat16", "float16")
-    return not rounded and len({w.name.partition("[")[0] for w in weights}) == 1
+def worth_joining(weights: Sequence[TypedValue]) -> bool:
+    """Whether they are narrow, or pieces of one of the user's (``ir.graph.Parameter``)."""
+    return all(w.local_shape != w.type.shape for w in weights) or len({w.name.partition("[")[0] for w in weights}) == 1
 
 
 def joins(compute: Compute) -> bool:

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, distributed
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.collectives.typed import all_gather, to_replicate
 from autoplan.runtime.ops import column_linear, gathered_linear, regathered_linear
-from autoplan.runtime.ops.column_linear import joined_linear, multiply
+from autoplan.runtime.ops.column_linear import joined_linear
 from autoplan.verify.local_ranks import RankPool
 from tests.support.sampling import sampled
 
@@ -40,6 +41,10 @@ def operands(
     return x.requires_grad_(), [w.requires_grad_() for w in weights], [None, bias.requires_grad_()]
 
 
+def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
+    return functional.linear(x, weight.t() if transposed else weight, bias)
+
+
 def both_ways(rank: int, size: int, way: str, transposed: bool, compiled: bool) -> list[list[Tensor]]:
     """Results and gradients, as one call and as a redistribution with products."""
     axis, gathers = MeshAxis("tp", size, rank, distributed.group.WORLD), way != "replicated"
@@ -56,7 +61,7 @@ def both_ways(rank: int, size: int, way: str, transposed: bool, compiled: bool) 
 
     def apart(x: Tensor, weights: list[Tensor], biases: list[Tensor | None]) -> tuple[Tensor, ...]:
         whole = all_gather(x, dim, axis) if gathers else to_replicate(x, axis)
-        return tuple(multiply(whole, w, b, transposed) for w, b in zip(weights, biases, strict=True))
+        return tuple(multiplied(whole, w, b, transposed) for w, b in zip(weights, biases, strict=True))
 
     found = []
     for function in (at_once, apart):
@@ -179,7 +184,7 @@ def test_products_with_frozen_weights_keep_nothing_but_these(transposed: bool) -
         kept = results[0].grad_fn.saved_tensors  # type: ignore[union-attr]
         assert any(t is not None and t.data_ptr() == x.data_ptr() for t in kept) == any(trained)
         loss = sum(r.pow(2).sum() for r in results)
-        wanted = sum(multiply(x, w, None, transposed).pow(2).sum() for w in weights)
+        wanted = sum(multiplied(x, w, None, transposed).pow(2).sum() for w in weights)
         asked = [x, *(w for w in weights if w.requires_grad)]
         given, plain = torch.autograd.grad(loss, asked), torch.autograd.grad(wanted, asked)
         torch.testing.assert_close(given, plain)

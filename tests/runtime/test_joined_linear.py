@@ -65,11 +65,12 @@ def test_equal_to_one_product_after_another(beside: bool, transposed: bool, copi
         torch.testing.assert_close(here, there, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("transposed", [False, True], ids=["linear", "matmul"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_is_rounded_as_autograd_rounds_it(dtype: torch.dtype) -> None:
-    given, plain = operands(True, dtype), operands(False, dtype)
-    found = trained(joined_linear(*given), given)
-    for here, there in zip(found, trained(apart(plain, False), plain), strict=True):
+def test_half_precision_is_rounded_as_autograd_rounds_it(dtype: torch.dtype, transposed: bool) -> None:
+    given, plain = operands(True, dtype, transposed), operands(False, dtype, transposed)
+    found = trained(joined_linear(*given, transposed), given)
+    for here, there in zip(found, trained(apart(plain, transposed), plain), strict=True):
         assert here is not None and there is not None and torch.equal(here, there)
 
 

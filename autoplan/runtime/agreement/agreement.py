@@ -99,11 +99,15 @@ class Agreement:
         """int64: failed, call, step, added, rows, tokens, form, the hash of what all share, one a data rank."""
         header = [int(given is None), CALLS.index(call.name), call.step, call.added]
         header += [0, 0, 0] if given is None else [given.rows, given.sizes.tokens, FORMS.index(form_of(call, given))]
-        numbers = torch.tensor([*header, *[NOBODY] * (1 + self.ways)], dtype=torch.int64, device=self.device)
+        hashes: list[int | Tensor] = [NOBODY] * (1 + self.ways)
         if given is not None:
-            shared = self.fingerprint.of([v for name, v in given.values.items() if name not in given.split])
-            numbers[len(header)] = shared
-            numbers[len(header) + 1 + self.place] = self.fingerprint.of([given.values[name] for name in given.split])
+            hashes[0] = self.fingerprint.of([v for name, v in given.values.items() if name not in given.split])
+            hashes[1 + self.place] = self.fingerprint.of([given.values[name] for name in given.split])
+        known = [*header, *(NOBODY if isinstance(one, Tensor) else one for one in hashes)]
+        numbers = torch.tensor(known, dtype=torch.int64, device=self.device)
+        for at, one in enumerate(hashes, start=len(header)):
+            if isinstance(one, Tensor):
+                numbers[at] = one
         return numbers
 
     def extremes(self, numbers: Tensor) -> tuple[list[int], list[int]]:

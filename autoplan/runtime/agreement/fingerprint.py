@@ -25,13 +25,14 @@ Words = TypeVar("Words", Tensor, np.ndarray)
 class Fingerprint:
     """The hash function; every rank has the same one.
 
-    device  where the hashes are put; each tensor is hashed on its own: by NumPy in the host's memory, where a call
+    device  where hashes of what lies on one are put; each tensor is hashed on its own: by NumPy in the host's memory, where a call
             costs less than torch's
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.drawn: dict[torch.device, Tensor] = {}
+        self.in_memory: np.ndarray | None = None
 
     def weights(self, device: torch.device) -> Tensor:
         """int64 [WORDS], made when first asked for: a program of one rank never does."""
@@ -41,15 +42,20 @@ class Fingerprint:
             self.drawn[device] = drawn.to(device)
         return self.drawn[device]
 
-    def of(self, tensors: Iterable[Tensor]) -> Tensor:
-        """int64 [], from 0 to 2^62 - 1, of tensors in their order; of none it is 0."""
+    def weights_in_memory(self) -> np.ndarray:
+        if self.in_memory is None:
+            self.in_memory = self.weights(torch.device("cpu")).numpy()
+        return self.in_memory
+
+    def of(self, tensors: Iterable[Tensor]) -> int | Tensor:
+        """From 0 to 2^62 - 1, of tensors in their order; of none it is 0. An int64 [] where any lies on a device."""
         given = list(tensors)
         if all(tensor.device.type == "cpu" for tensor in given):
-            weights = self.weights(torch.device("cpu")).numpy()
+            weights = self.weights_in_memory()
             each = [row for tensor in given for row in rows_of(words_in_memory(tensor), weights)]
             joined = np.concatenate(each) if each else np.empty(0, np.int64)
             found = int(mixed(joined + GOLDEN * np.arange(1, len(joined) + 1)).sum())
-            return torch.tensor(found & POSITIVE, dtype=torch.int64, device=self.device)
+            return found & POSITIVE
         rows = [r for t in given for r in rows_of(words_of(t), self.weights(t.device))]
         values = torch.cat([row.to(self.device) for row in rows])
         places = torch.arange(1, len(values) + 1, device=values.device)
@@ -70,7 +76,7 @@ def words_in_memory(tensor: Tensor) -> np.ndarray:
     """The same of a tensor in the host's memory, by NumPy alone where it has the dtype."""
     if tensor.dtype not in (torch.int64, torch.int32, torch.float32, torch.float64):
         return words_of(tensor).numpy()
-    return np.ascontiguousarray(tensor.numpy(force=True)).reshape(-1).view(np.int32)
+    return np.ascontiguousarray(tensor.numpy(force=tensor.requires_grad)).reshape(-1).view(np.int32)
 
 
 def words_of(tensor: Tensor) -> Tensor:

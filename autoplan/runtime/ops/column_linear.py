@@ -33,7 +33,8 @@ def joined_linear(
     """x [.., k], weights [n_i, k] -> x @ weight_iᵀ (+ bias_i [n_i]) for each, [.., n_i].
 
     biases      of all of them, or none
-    transposed  weights lie [k, n], all of one size: one product of a batch of them
+    transposed  weights lie [k, n], all of one size: one product of a batch of them; in half precision, where a batch
+                is rounded otherwise, one after another
     apart       results that are copied out of the one product, by their places: those that the backward reads, where
                 it would keep the whole product for them
     """
@@ -93,8 +94,14 @@ def padded(biases: Given, weights: Sequence[Tensor]) -> Given:
     return (*biases, *[None] * (len(weights) - len(biases)))
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
-    return functional.linear(x, weight.t() if transposed else weight, bias)
+def each_product(x: Tensor, weights: Sequence[Tensor], biases: Given, transposed: bool) -> list[Tensor]:
+    """x [.., k] times each weight by itself."""
+    pairs = list(zip(weights, biases, strict=True))
+    if not transposed:
+        return [functional.linear(x, weight, bias) for weight, bias in pairs]
+    rows = x.reshape(-1, x.shape[-1])
+    found = [rows @ weight if bias is None else torch.addmm(bias, rows, weight) for weight, bias in pairs]
+    return [y.view(*x.shape[:-1], y.shape[-1]) for y in found]
 
 
 def side_by_side(tensors: Given) -> Tensor | None:
@@ -130,8 +137,9 @@ class _Products(Function):
         ctx.save_for_backward(read, *(weights if joined is None else [joined]))
         ctx.transposed, ctx.dim, ctx.axis, ctx.count = transposed, dim, axis, count
         ctx.sizes = None if joined is None else [w.shape[0] for w in weights]
-        if joined is None or (bias is None and any(b is not None for b in biases)):
-            return tuple(multiply(rows, w, b, transposed) for w, b in zip(weights, biases, strict=True))
+        several = joined is None or (bias is None and any(b is not None for b in biases))
+        if several or (transposed and axis is None and rows.dtype.itemsize == 2):  # a batch is rounded otherwise
+            return tuple(each_product(rows, weights, biases, transposed))
         if transposed:
             results = of_batch(rows, joined.view(count, *weights[0].shape), bias)
         else:

@@ -43,7 +43,8 @@ def dropout(
     microbatch_dim  the dim that is split into microbatches (they come before all axes); None where x isn't
     microbatches    how many they are
     """
-    return hashed.dropout(x, p, key.view(-1), call, places_of(x.shape, dims, microbatch_dim, microbatches))
+    key = key if key.ndim == 1 else key.view(-1)
+    return hashed.dropout(x, p, key, call, places_of(x.shape, dims, microbatch_dim, microbatches))
 
 
 def uniform(

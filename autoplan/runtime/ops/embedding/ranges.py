@@ -15,12 +15,12 @@ _assert = torch.ops.aten._assert_async.msg
 
 def check_rows(indices: Tensor, rows: int) -> None:
     """RuntimeError, on a GPU from the device and so later, where an index [..] isn't in [0, rows)."""
-    _assert(((indices >= 0) & (indices < rows)).all(), told("an index", f"a table of {rows} rows", f"[0, {rows})"))
+    _assert((indices.clamp(0, rows - 1) == indices).all(), told("an index", f"a table of {rows} rows", f"[0, {rows})"))
 
 
 def check_classes(target: Tensor, classes: int, ignored: int) -> None:
     """The same of a loss' targets [..]: each in [0, classes), or ``ignored``."""
-    inside = ((target >= 0) & (target < classes)) | (target == ignored)
+    inside = (target.clamp(0, classes - 1) == target) | (target == ignored)
     _assert(inside.all(), told("a target", f"a loss of {classes} classes", f"[0, {classes}), or {ignored}"))
 
 

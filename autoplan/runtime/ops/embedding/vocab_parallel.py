@@ -95,8 +95,8 @@ def vocab_parallel_embedding(
     index, ways = index_over(axes)
     check_rows(ids, ways * weight.shape[0])
     local = ids - index * weight.shape[0]
-    other = (local < 0) | (local >= weight.shape[0])
-    rows = functional.embedding(local.masked_fill(other, 0), weight)
+    own = local.clamp(0, weight.shape[0] - 1)
+    rows = functional.embedding(own, weight)
     if padding_idx >= 0:
         rows = torch.where((ids == padding_idx).unsqueeze(-1), rows.detach(), rows)
-    return rows.masked_fill(other.unsqueeze(-1), 0.0)
+    return rows.masked_fill((own != local).unsqueeze(-1), 0.0)

@@ -132,10 +132,10 @@ def _pieces(logits: Tensor, *others: Tensor, beside: Sequence[Tensor] = ()) -> I
 
 
 def _local_targets(target: Tensor, index: int, size: int) -> tuple[Tensor, Tensor]:
-    """The target's place among this rank's classes, 0 where another rank has it; where another one has it."""
+    """The target's place among this rank's classes, any of them where another rank has it; where another one has it."""
     local = target - index * size
-    elsewhere = (local < 0) | (local >= size)
-    return local.masked_fill_(elsewhere, 0), elsewhere
+    here = local.clamp(0, size - 1)
+    return here, here != local
 
 
 def _weights_of(
