@@ -25,8 +25,8 @@ Words = TypeVar("Words", Tensor, np.ndarray)
 class Fingerprint:
     """The hash function; every rank has the same one.
 
-    device  where hashes of what lies on one are put; each tensor is hashed on its own: by NumPy in the host's memory, where a call
-            costs less than torch's
+    device  where hashes of what lies on one are put; each tensor is hashed on its own: by NumPy in the host's memory,
+            where a call costs less than torch's
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -42,8 +42,8 @@ class Updates:
     skipped  whether a gradient overflowed in the last step, so that the optimizer finds none and updates nothing
     last     the checkpoint that was saved or loaded last
     late     whether a loss that isn't finite is told late
-    asks     whether ranks tell each other that a loss isn't finite: not where each sees a loss that all have a part in
-             (``from_all_ranks``)
+    from_all_ranks   whether each rank sees a loss that all have a part in: else they tell each other of one that isn't
+                     finite
     unless_diverged  what DivergedError of a loss or its gradients is raised within, whenever it is
     """
 
@@ -56,7 +56,7 @@ class Updates:
         self.rates = LearningRates(training.lr_schedule, optimizer) if training.lr_schedule is not None else None
         self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
         self.scale = unscaled if self.scaling is None else self.scaling.scale
-        self.unless_diverged, self.asks = unless_diverged, dist.get_world_size() > 1 and not from_all_ranks
+        self.unless_diverged, self.from_all_ranks = unless_diverged, from_all_ranks
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
         watches = self.rates is not None and self.rates.watches
@@ -64,6 +64,11 @@ class Updates:
         self.late = device.type != "cpu" and all(from_all(late))  # ranks may hold other sorts of parameters
         self.unseen: Unseen | None = None
         self.wrong = torch.zeros((), device=device)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a rank may see a finite loss where another doesn't."""
+        return dist.get_world_size() > 1 and not self.from_all_ranks
 
     def settle(self, loss: Tensor, step: int, before: int = 0, counts: Counts | None = None) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
