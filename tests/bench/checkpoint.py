@@ -103,6 +103,14 @@ def local(x: Tensor) -> Tensor:
     return x.to_local() if hasattr(x, "to_local") else x
 
 
+class Cloning(BlockingAsyncStager):
+    """Stages by one copy of each tensor. Torch's own stagers break off: one knows storages by an identity that may be
+    another's by then, the other copies DTensors of the host deep, whose storages Python may have let go of."""
+
+    def stage(self, state_dict: dict) -> dict:
+        return {name: value.detach().clone() for name, value in state_dict.items()}
+
+
 def one_round(program: Program, tensors: dict[str, Tensor], folder: Path, turned: bool) -> dict[str, float]:
     """turned: dcp's come first; what was written before may still be on its way to the disk."""
     futures: list = []
@@ -113,8 +121,8 @@ def one_round(program: Program, tensors: dict[str, Tensor], folder: Path, turned
         "dcps_returned": lambda: futures.append(
             dcp.async_save(
                 tensors, checkpoint_id=folder / "dcp-later", process_group=program.saver.peers(),
-                async_stager=BlockingAsyncStager(),
-            )  # its other stager knows storages by an identity that may be another's by then, and breaks off
+                async_stager=Cloning(),
+            )
         ),
         "copied": lambda: copies(tensors),
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from datetime import date
+from pathlib import Path
 
 from tests.bench.pairs.contest import COMPILED_LAYERS, Row
 from tests.bench.pairs.models import Size
@@ -57,10 +59,17 @@ def named(rows: Sequence[Row]) -> str:
     return ": " + "; ".join(f"{r.case}, {r.model}, {r.precision}" for r in rows) if rows else ""
 
 
+def commit() -> str:
+    """Of the tree that is measured."""
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
 def section(rows: Sequence[Row], size: Size, rounds: int) -> str:
     measured = (
-        f"Measured on {date.today():%Y-%m-%d} on CPUs, one thread a rank, {rounds} rounds: {size.layers} layers of "
-        f"{size.hidden} ({COMPILED_LAYERS} where compiled), {size.rows} rows of {size.length} tokens a step.\n"
+        f"Measured on {date.today():%Y-%m-%d} at commit {commit()} on CPUs, one thread a rank, {rounds} rounds: "
+        f"{size.layers} layers of {size.hidden} ({COMPILED_LAYERS} where compiled), {size.rows} rows of {size.length} tokens a step.\n"
     )
     left = "\nPairs that stay above: seconds whose lower quartile is above 1.00, calls and bytes above 1.02.\n"
     return "\n".join([HEAD, measured, *pairs_table(rows), left, *above(rows)]) + "\n"
