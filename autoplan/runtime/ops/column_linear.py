@@ -137,8 +137,8 @@ class _Products(Function):
         ctx.save_for_backward(read, *(weights if joined is None else [joined]))
         ctx.transposed, ctx.dim, ctx.axis, ctx.count = transposed, dim, axis, count
         ctx.sizes = None if joined is None else [w.shape[0] for w in weights]
-        several = joined is None or (bias is None and any(b is not None for b in biases))
-        if several or (transposed and axis is None and rows.dtype.itemsize == 2):  # a batch is rounded otherwise
+        some = bias is None and any(b is not None for b in biases)
+        if joined is None or some or (transposed and axis is None and rows.dtype.itemsize == 2):  # (see joined_linear)
             return tuple(each_product(rows, weights, biases, transposed))
         if transposed:
             results = of_batch(rows, joined.view(count, *weights[0].shape), bias)

@@ -69,7 +69,8 @@ def commit() -> str:
 def section(rows: Sequence[Row], size: Size, rounds: int) -> str:
     measured = (
         f"Measured on {date.today():%Y-%m-%d} at commit {commit()} on CPUs, one thread a rank, {rounds} rounds: "
-        f"{size.layers} layers of {size.hidden} ({COMPILED_LAYERS} where compiled), {size.rows} rows of {size.length} tokens a step.\n"
+        f"{size.layers} layers of {size.hidden} ({COMPILED_LAYERS} where compiled), {size.rows} rows of "
+        f"{size.length} tokens a step.\n"
     )
     left = "\nPairs that stay above: seconds whose lower quartile is above 1.00, calls and bytes above 1.02.\n"
     return "\n".join([HEAD, measured, *pairs_table(rows), left, *above(rows)]) + "\n"
