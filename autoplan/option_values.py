@@ -3,7 +3,8 @@
 from autoplan.errors import ParallelismError
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
+CONTINUOUS = ("pipedream", "pipedream-vertical-sync", "pipedream-2bw")  # pipelines without a flush between steps
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", *CONTINUOUS)
 RECOMPUTE = ("none", "selective", "full", "auto")
 OFFLOADS = ("optimizer", "parameters", "activations")
 ON_DISK = "nvme"  # the optimizer's state on the node's disks: a remedy where nothing else fits

@@ -17,6 +17,7 @@ from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_groups
 from autoplan.option_values import (
     COMPRESSIONS,
+    CONTINUOUS,
     CP_ATTENTION,
     GOSSIP,
     OFFLOADS,
@@ -243,8 +244,8 @@ class Parallelism:
     dp_replicate     replicas of what ZeRO shards (HSDP): it shards over dp / dp_replicate ranks that lie together, and
                      gradients are summed across. 1: over all of dp
     micro_batch      rows of the batch in one microbatch on one data-parallel rank
-    pipeline_schedule  "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step
-                     old
+    pipeline_schedule  "gpipe", "1f1b", "interleaved", "zero-bubble"; or one without a flush, whose gradients are of
+                     older weights (``runtime.continuous``): "pipedream", "pipedream-vertical-sync" or "pipedream-2bw"
     virtual_stages   stages on one pipeline rank
     recompute        "none", "selective" or "full" of all blocks that repeat; "auto": of as many as memory asks for
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
@@ -340,14 +341,9 @@ class Parallelism:
         return self.local_steps not in (None, 1) or self.gossip is not None
 
     @property
-    def two_versions(self) -> bool:
-        """Whether gradients are those of the weights before the last update."""
-        return self.pipeline_schedule == "pipedream-2bw"
-
-    @property
-    def older_versions(self) -> int:
-        """Versions of the weights that are held beside the newest: gradients are those of the oldest."""
-        return 1 if self.two_versions else self.staleness or 0
+    def continuous(self) -> bool:
+        """Whether the pipeline isn't flushed between steps, and gradients are of older weights."""
+        return self.pipeline_schedule in CONTINUOUS
 
     @property
     def splits_backward(self) -> bool:
@@ -357,7 +353,7 @@ class Parallelism:
     @property
     def asynchronous(self) -> bool:
         """Whether a step is another than one device's on the whole batch."""
-        return self.steps_locally or self.older_versions > 0 or self.compression is not None
+        return self.steps_locally or self.continuous or bool(self.staleness) or self.compression is not None
 
     @property
     def compressed(self) -> Compression | None:

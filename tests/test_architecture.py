@@ -144,6 +144,7 @@ ORDER = (
     "runtime.inference",
     "runtime.pipeline",
     "runtime.engine",
+    "runtime.continuous",
     "runtime.own_state",
     "runtime.sized_steps",
     "runtime.program",
@@ -182,7 +183,7 @@ COST_ORDER = (
 )  # fmt: skip
 READ_FX = "trace"  # the only reader of torch.fx and torch.export
 READ_COSTS = ("cluster", "cost")  # the only importers of cost_models
-FREE_OF_PRICES = ("cost_models.pipeline.order",)  # the order of a schedule's actions, which the runtime follows
+FREE_OF_PRICES = ("cost_models.pipeline.order", "cost_models.pipeline.schedule")  # what the runtime follows of them
 MAX_LINES, MOST_MODULES = 400, 15
 ONE_IDEA = set(
     "accelerate alternatives attention batch_moves buffers checkpoint compiled convolution ctc experts "

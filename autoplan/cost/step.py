@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.interleaved import is_interleaved, splits
 from autoplan.cost.operators.operator_seconds import Operator, price_operator
@@ -18,7 +20,8 @@ from cost_models.compute import update_seconds
 from cost_models.hardware import Device, Topology
 from cost_models.memory import OPTIMIZERS
 from cost_models.offload import disk_update_seconds, host_update_seconds
-from cost_models.pipeline import AHEAD, Run, Timeline, in_flight, runs, simulate
+from cost_models.pipeline import AHEAD, ASYNCHRONOUS, Run, Timeline, in_flight, runs, simulate
+from cost_models.pipeline.schedule import gradients_held, staleness, weight_versions
 from cost_models.pipeline.shared import Sharing, shared_runs, shared_step_seconds
 
 CLIPPING_PASSES = 3.0   # gradients are read for their norm, then read and written scaled
@@ -106,6 +109,11 @@ def in_one_pass(training: Training | Inference) -> bool:
     return all(own.get("fused", "foreach" not in options) for own in asked)
 
 
+def looks_at_all(training: Training | Inference) -> bool:
+    """Whether an update looks at the gradients of all stages: for their norm, or LAMB's of each whole parameter."""
+    return isinstance(training, Training) and (training.clip_grad_norm is not None or training.optimizer == "lamb")
+
+
 def update_s(bytes: float, passes: float, data: DataAxis, states: float) -> float:
     """Seconds of the optimizer over the bytes of parameter that one device updates.
 
@@ -132,6 +140,21 @@ def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[in
     return in_flight(schedule, stages, microbatches) if stages > 1 else (1,)
 
 
+def held_between_steps(
+    schedule: str, stages: int, microbatches: int, ends: bool, gradient_share: float
+) -> np.ndarray:
+    """[stages, 2] bytes of older versions of the weights, and of gradients beside those of one batch, per byte of a
+    stage's trained parameters: what a pipeline without a flush holds (``runtime.continuous``).
+
+    ends            whether the last stage has weights in common with the first, and is as late
+    gradient_share  bytes of gradients per byte of parameters
+    """
+    sizes = schedule, stages, microbatches
+    versions, gradients, late = weight_versions(*sizes), list(gradients_held(*sizes)), staleness(*sizes)
+    gradients[-1] += (late[0] - late[-1]) * ends
+    return (np.array([versions, gradients]).T - 1) * (1.0, gradient_share)
+
+
 def receives_ahead(device: Device) -> int:
     """Actions by which a message's receive precedes the one that reads it (``runtime.pipeline.stage_messages``). Where
     there are no streams, or devices share processors, none is counted on: messages take the processors themselves."""
@@ -154,7 +177,8 @@ def timeline(
     schedule, further = as_run(schedule, len(forward_s), virtual_stages, weights_s)
     times = (schedule, forward_s, backward_s, send_s, microbatches)
     line = simulate(*times, **further, ahead=ahead)
-    step_s = line.step_s if sharing.gain == 1 else shared_step_seconds(*times, sharing, **further)
+    full = sharing.gain == 1 or schedule in ASYNCHRONOUS  # where nothing is flushed all stages work all the time
+    step_s = line.step_s if full else shared_step_seconds(*times, sharing, **further)
     spent_s = sum(line.busy_s) + sum(line.waits_s)
     idle = 1 - spent_s / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
     ends_s = line.ends_s if sharing.gain == 1 else ()

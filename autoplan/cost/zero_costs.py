@@ -228,7 +228,7 @@ class DataAxis(DataShares):
         if self.sharded:
             return sum(self.sharded_copies_once_s(parameter_bytes))
         stored_s = self.copied_s(self.prices.stored * (parameter_bytes - compressed_bytes))
-        kept_s = min(self.versions - 1, 1) * self.prices.cold_s(COPY * parameter_bytes)
+        kept_s = (self.versions > 1 or self.stashes) * self.prices.cold_s(COPY * parameter_bytes)
         kept_s += self.served_s(parameter_bytes) if self.servers else 0.0
         kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
         averaged_s = (2 + self.neighbours) * self.averaged * stored_s / self.local_steps

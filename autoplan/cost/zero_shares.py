@@ -68,6 +68,9 @@ class DataShares:
     replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
              of the gradients is summed across them once a step, behind its last reduce-scatter
     versions of the weights that are held (``runtime.optim.asynchronous.weight_stashing``)
+    stashes  whether an update leaves the weights before it, for the microbatches in flight (``runtime.continuous``);
+             what a rank holds of them differs from rank to rank (``cost.step.held_between_steps``)
+    together whether an update looks at the gradients of all stages, so that each waits for the last one
     compressed  how gradients go (``runtime.parallel.compression``): what is left out is held, too; None: summed whole
     servers  parameter servers among the ranks (``runtime.parallel.parameter_server``), each of which updates its shard
              alone; 0: none
@@ -90,6 +93,8 @@ class DataShares:
     averaged: float = 1.0
     outer: bool = False
     versions: int = 1
+    stashes: bool = False
+    together: bool = False
     axis: str = "dp"
     wide: tuple[str, ...] = ()
     replicas: int = 1

@@ -6,6 +6,7 @@ from autoplan.emit.source import size_text
 from autoplan.ir.buckets import server_ranks, shard_sizes
 from autoplan.ir.choice import Chosen, PricedCollective
 from autoplan.ir.typed_program import Compute, Lowered, parameter_sizes
+from autoplan.option_values import CONTINUOUS
 from cost_models.pipeline.order import actions
 
 BACKWARD = " (backward)"
@@ -66,13 +67,14 @@ def schedule_notes(chosen: Chosen) -> list[str]:
     ranks = p.pp or 1
     if ranks == 1:
         return [f"A step runs {m} microbatches one after the other: forward, backward."] if m > 1 else []
-    schedule = "1f1b" if p.two_versions else p.pipeline_schedule or "1f1b"
-    virtual = None if schedule in ("gpipe", "1f1b") else p.virtual_stages
+    schedule = p.pipeline_schedule or "1f1b"
+    virtual = None if schedule in ("gpipe", "1f1b", *CONTINUOUS) else p.virtual_stages
     several = virtual is not None and virtual > 1
     said = "1F3 is stage 1's forward of microbatch 3" if several else "F3 is the forward of microbatch 3"
     halves = "zero" in schedule or schedule == "zbv"
     split = "I3 its inputs' gradients, W3 its weights'" if halves else "B3 its backward"
-    lines = [f"A step runs {m} microbatches by {schedule}; {said}, {split}:"]
+    on = "; the next follow on, without a flush" if p.continuous else ""
+    lines = [f"A step runs {m} microbatches by {schedule}{on}; {said}, {split}:"]
     for rank in (0, ranks - 1):
         order = actions(schedule, rank, ranks, m, virtual)
         shown = " ".join(str(a) if several else f"{a.kind}{a.microbatch}" for a in order[:FIRST])

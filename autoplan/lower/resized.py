@@ -112,8 +112,6 @@ def runs(chosen: Chosen, count: int) -> bool:
     """Whether the pipeline's schedule takes so many microbatches."""
     p, ranks = chosen.parallelism, chosen.mesh.size(PIPELINE)
     schedule, several = p.pipeline_schedule or "gpipe", len(chosen.stages) // ranks
-    if p.two_versions:
-        return count >= ranks
     try:
         actions(schedule, 0, ranks, count, several)
     except ValueError:

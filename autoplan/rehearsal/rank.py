@@ -69,10 +69,20 @@ def rehearse_rank(
         program.filled = True  # values are all that a rehearsal hasn't
         watch(program, recorder)
         batch = {value.name: given(spec, value) for value in spec.lowered.batch}
+        stages = tuple(s.number for s in program.stages.modules)
+        if program.continuous:  # once it is full; the calls are those of a step that is drained
+            for _ in range(STEPS + 2 * max(program.continuous.delays)):
+                recorder.restart()
+                step(program, batch, recorder)
+            full = recorder.trace(rank, stages, spec.microbatches)
+            program.continuous.settle()
         for _ in range(STEPS):
             recorder.restart()
             step(program, batch, recorder)
-        return recorder.trace(rank, tuple(s.number for s in program.stages.modules), spec.microbatches)
+            if program.continuous:
+                program.continuous.settle()
+        trace = recorder.trace(rank, stages, spec.microbatches)
+        return replace(trace, peak=full.peak) if program.continuous else trace
 
 
 def step(program: Program, batch: dict[str, Tensor], recorder: Recorder) -> None:

@@ -17,6 +17,8 @@ from autoplan.search.explain.pins import PRICES_OF_PINS, UNPINNED_QUICKLY
 from autoplan.search.predict import COMPRESSED
 from autoplan.search.space.batch_axes import split_batch
 from autoplan.search.space.systems import CLASSICAL
+from cost_models.pipeline.schedule import staleness as update_ages
+from cost_models.pipeline.schedule import weight_versions
 
 
 def notes_section(record: PlanRecord) -> str:
@@ -66,12 +68,8 @@ def staleness(record: PlanRecord) -> list[str]:
         ]
     if p.servers:
         return [server_note(record, p.servers, p.staleness or 0)]
-    if p.two_versions:
-        return [
-            "Asynchronous: gradients are of the weights before the last update, one step stale (PipeDream-2BW); it "
-            "isn't the step of one device. The pipeline is flushed after each step nonetheless, as under 1F1B: that is "
-            "what its time is the price of."
-        ]
+    if p.continuous:
+        return [continuous_note(record)]
     if p.compressed and isinstance(t, Training):
         return [compression_text(record, p.compressed, p.compressed.warm_up(t.compression_start))]
     return []
@@ -107,6 +105,21 @@ def compression_text(record: PlanRecord, how: Compression, start: int) -> str:
     return (
         f"Compressed: gradients go over dp {kind}{first}{sent}. A step's gradient is an approximation{left}. It isn't "
         "the step of one device; vectors, small matrices and weights that several stages sum are whole."
+    )
+
+
+def continuous_note(record: PlanRecord) -> str:
+    """Of a pipeline without a flush: how old the weights are that gradients are of, and how many versions are held."""
+    p, m = record.chosen.parallelism, record.chosen.microbatches
+    schedule, ranks = p.pipeline_schedule or "", record.chosen.mesh.size("pp")
+    late, versions = update_ages(schedule, ranks, m), weight_versions(schedule, ranks, m)
+    ages = f"{late[0]} on every stage" if len(set(late)) == 1 else f"{', '.join(map(str, late))} on the stages in order"
+    kept = str(versions[0]) if len(set(versions)) == 1 else ", ".join(map(str, versions))
+    tied = "" if schedule != "pipedream" else " (stages with weights in common are as late as the first of them)"
+    return (
+        f"Asynchronous: the pipeline isn't flushed between steps, and gradients are of older weights, by so many "
+        f"updates: {ages}{tied}. A stage holds {kept} versions of its weights. It isn't the step of one device. A step "
+        "returns the loss of the oldest batch in flight; evaluating, saving and reading weights drain the pipeline."
     )
 
 

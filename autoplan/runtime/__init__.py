@@ -9,6 +9,6 @@ collectives and groups), `elastic` (start, hang, restart), `parallel` (stages, Z
 `ops` (operators that differ by rank), `data` (batches), `agreement` (ranks agree before a step), `checkpoint`
 (sharded checkpoints), `weights` (safetensors), `rank_model` (what programs of training and of the forward alone have
 in common), `inference` (the forward alone), `pipeline` (actions and messages of a pipeline's ranks), `engine`
-(forward and backward of all microbatches), `own_state` (state dicts), `sized_steps` (a shorter last batch), `program`
-(the interface).
+(forward and backward of all microbatches), `continuous` (a pipeline without a flush between steps), `own_state` (state
+dicts), `sized_steps` (a shorter last batch), `program` (the interface).
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from autoplan.runtime.parallel.zero import before_microbatch
 from autoplan.runtime.pipeline.order import rank_actions
 from autoplan.runtime.pipeline.stage import Message, PipelineStage, Reductions
 from autoplan.runtime.pipeline.stage_messages import Edge, Exchange
-from autoplan.runtime.program_spec import ProgramSpec
+from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 from cost_models.pipeline.order import Action
 
 
@@ -115,3 +115,12 @@ class PipelineEngine:
     def close(self) -> None:
         """Lets go of the process groups, as ``mesh_axes.release`` does."""
         self.exchange.close()
+
+
+def engine_of(
+    spec: ProgramSpec, stages: Sequence[StageModule], axes: Mapping[str, MeshAxis], device: torch.device
+) -> LoopEngine | PipelineEngine:
+    """Of a rank's stages; a collective of the whole world to make where there are several."""
+    if spec.size(PIPELINE) == 1 and len(stages) == 1:
+        return LoopEngine(spec, stages[0])
+    return PipelineEngine(spec, stages, axes[PIPELINE], device)

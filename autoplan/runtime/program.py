@@ -18,10 +18,11 @@ from autoplan.runtime.checkpoint import checkpoint
 from autoplan.runtime.checkpoint.saving import Saver
 from autoplan.runtime.collectives.mesh_axes import release
 from autoplan.runtime.collectives.objects import from_first, together
+from autoplan.runtime.continuous import Continuous
 from autoplan.runtime.data.microbatches import Batch, Given, Microbatches, Rows, own_microbatches
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
-from autoplan.runtime.engine import LoopEngine, PipelineEngine
+from autoplan.runtime.engine import PipelineEngine, engine_of
 from autoplan.runtime.inference.forward import Forward, random_keys
 from autoplan.runtime.not_a_module import not_called, step_loss
 from autoplan.runtime.optim.accumulation import Gradients
@@ -39,12 +40,12 @@ from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.counting import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
 from autoplan.runtime.parallel.parameter_server import servers_of
-from autoplan.runtime.parallel.seeding import generators_kept
+from autoplan.runtime.parallel.seeding import drawing
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.stages import Keywords
-from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.rank_model import RankModel
-from autoplan.runtime.sized_steps import Engine, SizedSteps
+from autoplan.runtime.sized_steps import Engine, SizedSteps, check_fed
 
 
 class Program(RankModel):
@@ -55,11 +56,7 @@ class Program(RankModel):
     """
 
     def __init__(
-        self,
-        spec: ProgramSpec,
-        module: ModuleType,
-        timeout_s: float = launch.TIMEOUT_S,
-        pretrained: Path | None = None,
+        self, spec: ProgramSpec, module: ModuleType, timeout_s: float = launch.TIMEOUT_S, pretrained: Path | None = None
     ) -> None:
         super().__init__(spec, module, timeout_s, (*gradient_groups(spec), *replica_groups(spec)))
         self.pretrained = pretrained
@@ -71,26 +68,26 @@ class Program(RankModel):
         replica = replica_of(spec, self.axes)
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica, self.disk)
         self.sums.follow(self.optimizer)
-        self.updates = Updates(
-            spec.training, self.optimizer, self.held, self.device, self.sums.unless_diverged, loss_from_all(spec)
-        )
+        told = self.sums.unless_diverged, loss_from_all(spec)
+        self.updates = Updates(spec.training, self.optimizer, self.held, self.device, *told)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held))
-        self.optimizer.register_step_pre_hook(lambda *_: self._settle())  # before versions are kept
-        older = spec.parallelism.older_versions
+        if self.servers:  # before versions are kept
+            self.optimizer.register_step_pre_hook(lambda *_: self._settle())
+        older = spec.parallelism.staleness or 0
         self.versions = OlderVersions(self.held, self.optimizer, older) if older else None
         self.gradients = Gradients(self.held, self.optimizer)
+        mine = self.stages.modules, self.axes, self.device, self.held, self.optimizer, self.sums
+        beside = self.updates, self.agreement, self.gradients, self.broken
+        self.continuous = Continuous(spec, *mine, *beside) if spec.continuous else None
         self.optimizer_state = OptimizerState(
             self.optimizer, self.updates, self.held, lambda: self.steps, lambda steps: setattr(self, "steps", steps)
         )
         self.optimizer.register_step_pre_hook(self._stepping)
         self.optimizer.register_step_post_hook(self._stepped)
         self.steps = 0
-        self.engine: Engine
-        if spec.size(PIPELINE) == 1 and len(self.stages.modules) == 1:
-            self.engine = LoopEngine(spec, self.stages.modules[0])
-        else:
-            self.engine = PipelineEngine(spec, self.stages.modules, self.axes[PIPELINE], self.device)
+        again = self.continuous.engine if self.continuous else None
+        self.engine: Engine = again or engine_of(spec, self.stages.modules, self.axes, self.device)
         self.steps_at = SizedSteps(spec, self.engine)
         self.world.made()
 
@@ -107,21 +104,26 @@ class Program(RankModel):
                     does; each batch's loss is its own mean. A gradient that overflows in one of them skips the update
         rows        "whole" or "own": what the batch is said to be; None: its shapes tell, and one with as many rows as
                     the plan has for a rank is this rank's own
-        Returns the loss of this batch, the same scalar on every rank. Without ``accumulate`` gradients are afterwards
-        those of this batch alone, and those that no update has used are never dropped: that is an InputsError, before
-        anything is computed. Nothing is updated. Under "fp16-mixed" loss and gradients are divided by the scale again;
-        where a gradient of any rank overflowed, no rank has gradients, and the optimizer's step updates nothing.
-        WeightsError where the program has no weights yet.
-        InputsError, on every rank and before gradients change, for another batch, and where ranks disagree (see
-        runtime.agreement); LostRankError after a step of several stages that an exception broke off; DivergedError
-        where the loss isn't finite: gradients are then what they were. On an accelerator it is raised by the next step,
-        save or ``close``, so that no step waits for the device, where the optimizer is guarded (see
-        runtime.optim.updates): parameters and optimizer state are those before that loss.
+        Returns the loss of this batch, the same scalar on every rank (without a flush the oldest in flight's, whose
+        gradients there may be: ``runtime.continuous``). Without ``accumulate`` gradients are afterwards those of this
+        batch alone, and those that no update has used are never dropped: that is an InputsError, before anything is
+        computed. Nothing is updated. Under "fp16-mixed" loss and gradients are divided by the scale again; where a
+        gradient of any rank overflowed, no rank has gradients, and the optimizer's step updates nothing. WeightsError
+        where the program has no weights yet. InputsError, on every rank and before gradients change, for another batch,
+        and where ranks disagree (see runtime.agreement); LostRankError after a step of several stages that an exception
+        broke off; DivergedError where the loss isn't finite: gradients are then what they were. On an accelerator it is
+        raised by the next step, save or ``close``, so that no step waits for the device, where the optimizer is guarded
+        (see runtime.optim.updates): parameters and optimizer state are those before that loss.
         """
         self._check_filled("step")
         with self._during("forward and backward"):
             name = "step(accumulate=True)" if accumulate else "step"
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
+            if self.continuous:
+                given = self.continuous.agreed(call, lambda: self._checked(batch, accumulate, rows))
+                inputs = own_microbatches(self.spec, given, self.axes, self.device)
+                keywords, _ = self._counted(inputs, self.spec)
+                return step_loss(self.continuous.step(keywords, self.steps + 1))
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
             spec, engine, given = self.steps_at.settled(batch, given, self.device)
             inputs = own_microbatches(spec, given, self.axes, self.device)
@@ -138,8 +140,9 @@ class Program(RankModel):
                own rows, which are then put together in the order of the data axis. Rows that are alike on all ranks are
                the whole batch
         Without dropout, batch norm by its running statistics, by the newest weights; of local SGD by the replicas'
-        mean, as ``full_state_dict`` has it. A loss that isn't finite is returned as it is. InputsError for another
-        batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
+        mean, as ``full_state_dict`` has it. A pipeline that isn't flushed is drained first. A loss that isn't finite is
+        returned as it is. InputsError for another batch; ParallelismError where the model computes something else in
+        evaluation, or for that number of rows.
         """
         self._check_filled("evaluate")
         with self._during("evaluation", "evaluate"), self.local.as_one() if self.local else nullcontext():
@@ -154,28 +157,35 @@ class Program(RankModel):
 
     def _checked(self, batch: Batch, accumulate: bool, rows: Rows | None) -> Given:
         self.gradients.check(accumulate, self.spec.parallelism.compressed)
+        if self.continuous:
+            check_fed(accumulate, self.steps_at.is_planned(batch, rows))
         return self.steps_at.checked(batch, rows, self.device)
 
     def _step(self, inputs: Microbatches, spec: ProgramSpec, engine: Engine) -> Tensor:
         self.sums.begin(spec.microbatches, self.steps)
         before = self.gradients.batches
-        counts = whole_counts(spec, self.module, inputs, self.axes)
-        keys = random_keys(spec, spec.training.seed, self.steps, self.device, before)
-        keywords: Keywords = {**inputs, **counts, **keys, MICROBATCHES: (spec.microbatches,) * spec.microbatches}
-        drawing = generators_kept(self.device) if self.spec.draws_by_rank else nullcontext()
+        keywords, counts = self._counted(inputs, spec)
         with self.broken.computing("a step"):
-            with drawing, self.versions.computing() if self.versions else nullcontext():
+            with drawing(spec, self.device), self.versions.computing() if self.versions else nullcontext():
                 loss = engine.run(keywords, self.updates.scale)
             self.sums.finish()
             loss = whole_loss(spec, loss, self.axes)
         self.updates.settle(loss, self.steps + 1, before, counts)
         return loss
 
+    def _counted(self, inputs: Microbatches, spec: ProgramSpec) -> tuple[Keywords, Microbatches]:
+        """What the stages take by name of a batch, and its means' denominators among that."""
+        counts = whole_counts(spec, self.module, inputs, self.axes)
+        keys = random_keys(spec, spec.training.seed, self.steps, self.device, self.gradients.batches)
+        return {**inputs, **counts, **keys, MICROBATCHES: (spec.microbatches,) * spec.microbatches}, counts
+
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scales all gradients so that their global norm is at most ``max_norm``; returns the norm before.
 
-        With ``training.clip_grad_norm`` the optimizer does so by itself before each step.
+        With ``training.clip_grad_norm`` the optimizer does so by itself before each step. An error under "pipedream".
         """
+        if self.continuous:
+            self.continuous.check_alike()
         return clip_gradients(self.held, max_norm, self.device, replica_of(self.spec, self.axes))
 
     @property
@@ -305,17 +315,18 @@ class Program(RankModel):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self.updates.forget()  # the error that is on its way is the one to tell
+            if self.continuous:
+                self.continuous.begin()  # others may not come to drain the pipeline
         super().__exit__(kind, error, traceback)
 
     def close(self) -> None:
         """Waits for a save in the background, and ends the process groups that this program started: the default one,
-        or in a default one of yours those of its own. DivergedError where the last loss isn't finite, and wasn't
-        told."""
+        or in a default one of yours those of its own. DivergedError where the last loss wasn't finite nor told."""
         if self.closed:
             return
         try:
             with self._during("saving a checkpoint"):
-                self._settle()
+                self._settle(applied=False)
                 self.saver.wait()
                 self.updates.look()
         finally:
@@ -346,9 +357,11 @@ class Program(RankModel):
             return self.versions.stale()
         return self.local.beside() if self.local else {ERROR: self.sums.errors()}
 
-    def _settle(self) -> None:
+    def _settle(self, applied: bool = True) -> None:
         if self.servers:
             self.servers.settle()
+        if self.continuous:
+            self.continuous.settle(applied)
 
     def _count(self) -> int:
         return self.steps
@@ -375,9 +388,10 @@ class Program(RankModel):
 
     def _stepped(self, *_: object) -> None:
         self.broken.updating = False
-        self.updates.stepped()
+        if self.continuous is None or self.continuous.updated():
+            self.updates.stepped()
         self.gradients.stepped()
-        self.steps += 1
+        self.steps += self.continuous is None or not self.continuous.draining  # else the batch is counted
         if self.local:
             self.local.stepped(self.steps)
         if self.servers:

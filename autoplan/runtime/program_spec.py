@@ -71,6 +71,11 @@ class ProgramSpec:
         how = self.parallelism.compressed
         return how.warm_up(self.training.compression_start) if how else 0
 
+    @property
+    def continuous(self) -> bool:
+        """See ``Parallelism.continuous``."""
+        return self.parallelism.continuous
+
     def size(self, axis: str) -> int:
         """Members along an axis, 1 where the mesh has no such axis."""
         return self.lowered.mesh.size(axis)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from autoplan.errors import InputsError
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.data.batch_sizes import program_of, sizes_of, unsettled
@@ -36,6 +37,10 @@ class SizedSteps:
             given = given_batch(spec, batch, device, rows)
         return given
 
+    def is_planned(self, batch: Batch, rows: Rows | None) -> bool:
+        """Whether a batch has the planned sizes."""
+        return self.spec.resized is None or sizes_of(self.spec, batch, rows) == self.planned
+
     def settled(self, batch: Batch, given: Given, device: torch.device) -> tuple[ProgramSpec, Engine, Given]:
         """What runs the batch that all ranks agree on. InputsError, on every rank, where rows of which only that told
         whose they are turn out to be none of the plan's on any."""
@@ -59,3 +64,13 @@ class SizedSteps:
             spec = replace(self.spec, lowered=program_of(self.spec, sizes))
             self.made[sizes] = spec, self.made[self.planned][1].resized(spec)
         return self.made[sizes]
+
+
+def check_fed(accumulate: bool, planned: bool) -> None:
+    """InputsError for a batch that a pipeline without a flush doesn't take."""
+    if accumulate:
+        cause = "the gradients of a pipeline without a flush are of batches before the one that it is given"
+        raise InputsError("program.step(batch, accumulate=True)", cause, "give one larger batch, in microbatches")
+    if not planned:
+        cause = "in a pipeline without a flush it would be beside batches of the planned size"
+        raise InputsError("a batch of another size", cause, "leave the last, shorter one out (drop_last)")

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 from autoplan.cost import Device
 from autoplan.cost.gathered_optimizer import WholeCost, whole_cost
 from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved
-from autoplan.cost.step import in_one_pass, optimizer_passes, optimizer_states, receives_ahead, straggling
+from autoplan.cost.step import (
+    in_one_pass,
+    looks_at_all,
+    optimizer_passes,
+    optimizer_states,
+    receives_ahead,
+    straggling,
+)
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
@@ -112,7 +119,7 @@ class CandidateCosts:
         passes = optimizer_passes(self.training)
         data = data_axis(candidate, prices, states)
         chain = self.chain(candidate, point, device, data)
-        data = with_shards(data, chain.held)
+        data = replace(with_shards(data, chain.held), together=looks_at_all(self.training))
         spare = spare_bytes(self.operators.topology, device)
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)

@@ -64,7 +64,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         **s.sizes,
         zero=s.zero,
         micro_batch=s.rows,
-        pipeline_schedule="pipedream-2bw" if s.versions == 2 and not s.servers else s.schedule,
+        pipeline_schedule=s.schedule,
         virtual_stages=s.virtual_stages,
         recompute="none" if s.offload == "activations" else recomputation(found),
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),

@@ -32,15 +32,15 @@ def candidate_of(record: PlanRecord) -> Candidate:
     parallelism = record.chosen.parallelism
     known = {name: value for name, value in vars(parallelism).items() if value is not None}
     given = {f.name: known[f.name] for f in fields(Candidate) if f.name in known}
-    two, folding = parallelism.two_versions, parallelism.folding
+    folding = parallelism.folding
     mesh = parallelism.mesh()
     beside = {
         "dp": mesh.size("dp"),
         "ep": folding.data,
         "folds": folding.beside,
         "micro_batch": known["micro_batch"] * folding.data,
-        "schedule": "1f1b" if two else parallelism.pipeline_schedule,
-        "versions": 1 + parallelism.older_versions,
+        "schedule": parallelism.pipeline_schedule,
+        "versions": 1 + (parallelism.staleness or 0),
         "microbatches": record.chosen.microbatches,
         "recompute": "auto",
         "compressed": parallelism.compressed,

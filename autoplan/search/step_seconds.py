@@ -24,7 +24,16 @@ def whole_s(loads: StageModel, stages: Sequence[StageChoice]) -> float:
         line = timeline(*scheduled(loads, stages))
         return line.step_s + once_s(loads, stages, line)
     sums_s, updates_s = once_of_ranks(loads, stages)
-    return line_s(loads, stages) + max(sums_s) + max(updates_s)
+    return line_s(loads, stages) + waits_s(loads, stages) + max(sums_s) + max(updates_s)
+
+
+def waits_s(loads: StageModel, stages: Sequence[StageChoice]) -> float:
+    """Of a pipeline without a flush, where an update looks at all stages: then all begin a step at once, and the last
+    one with its first forward."""
+    if not (loads.data.stashes and loads.data.together):
+        return 0.0
+    _, forward_s, _, messages_s, *_ = scheduled(loads, stages)
+    return sum(forward_s[:-1]) + sum(messages_s)
 
 
 def line_s(loads: StageModel, stages: Sequence[StageChoice]) -> float:

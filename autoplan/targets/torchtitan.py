@@ -16,7 +16,7 @@ def torchtitan(values: Values) -> ExportedConfig:
     losses = Losses(values.parallelism)
     if values.parallelism.zero == 1:
         losses.instead("FSDP2 shards gradients, too", zero=2)
-    if values.parallelism.pipeline_schedule == "pipedream-2bw":
+    if values.parallelism.continuous:
         losses.instead("its schedules are synchronous", pipeline_schedule="1f1b")
     if values.parallelism.offload == "optimizer":
         losses.instead("it offloads parameters and the optimizer together", offload="parameters")

@@ -25,6 +25,7 @@ from autoplan.verify.compare import Run, gradient_error, loss_error, parameter_e
 from autoplan.verify.conditioning import OtherOrder
 from autoplan.verify.inference import verify_forward
 from autoplan.verify.one_process.asynchronous import train_by_rule
+from autoplan.verify.one_process.older_weights import lateness
 from autoplan.verify.reference import (
     computed,
     drawn_values,
@@ -85,10 +86,14 @@ def verify_training(
     module = None if record.chosen.mesh.devices > MOST_RANKS else module
     limited = training.expert_capacity is not None  # the module itself drops nothing
     against, own = "one device", module is not None and not drops(exact.model) and not limited
-    if not own and (exact.chosen.parallelism.steps_locally or exact.chosen.parallelism.compressed):
-        told = "no one device takes its replicas' steps" if exact.chosen.parallelism.steps_locally else NOT_COMPRESSED
+    chosen = exact.chosen.parallelism
+    if not own and (chosen.steps_locally or chosen.compressed or chosen.continuous):
+        told = "no one device takes its replicas' steps" if chosen.steps_locally else NOT_COMPRESSED
+        how = "with gradients summed in each"
+        if chosen.continuous:
+            told, how = "one device has no stages that are differently late", "flushed after each step"
         exact = synchronous(exact)
-        note = also(note, f"{told}: with gradients summed in each")
+        note = also(note, f"{told}: {how}")
     elif (exact.chosen.parallelism.local_steps or 1) > OFTEN:
         exact, told = averaged_often(exact)
         note = also(note, told)
@@ -108,7 +113,7 @@ def verify_training(
         state, parallelism = state_of(reference), exact.chosen.parallelism
         if parallelism.asynchronous:
             against = f"one process that follows {rule_of(parallelism)}"
-            expected = train_by_rule(reference, wide, batch, training, exact, STEPS)
+            expected = train_by_rule(reference, wide, batch, training, exact, steps_of(exact))
         else:
             expected = computed(
                 lambda: train_eagerly(
@@ -158,9 +163,14 @@ def check_trace(
 
 def train_plan(record: PlanRecord, batch: Tensors, state: Tensors) -> Run:
     """A training by the plan's program."""
-    run = on_local_ranks(record, batch, state, train_on_rank, STEPS)
+    run = on_local_ranks(record, batch, state, train_on_rank, steps_of(record))
     assert isinstance(run, Run)
     return run
+
+
+def steps_of(record: PlanRecord) -> int:
+    """Optimizer steps that are compared: STEPS, and those until the first batch's gradients are due on all stages."""
+    return STEPS + lateness(record).most * record.chosen.parallelism.continuous
 
 
 def compared(
@@ -169,5 +179,5 @@ def compared(
     zero = zero_gradients(expected)
     return Verification(
         ranks, loss_error(sharded, expected), gradient_error(sharded, expected, zero),
-        parameter_error(sharded, expected, zero), note=note, against=against,
+        parameter_error(sharded, expected, zero), note=note, against=against, steps=len(expected.losses),
     )  # fmt: skip

@@ -58,8 +58,8 @@ def train_on_rank(
     for step in range(steps):
         program.optimizer.zero_grad()
         losses.append(float(program.step(dict(batch))))
-        if step == 0:
-            gradients = program.full_grads() or {}
+        if step == 0 or program.spec.continuous:  # there the first batch's come in the steps in which they are due
+            gradients = {**(program.full_grads() or {}), **gradients}
         program.optimizer.step()
     parameters = program.full_state_dict() or {}
     return Run(tuple(losses), dict(gradients), dict(parameters)) if rank == 0 else None

@@ -25,7 +25,6 @@ def on_one_device(record: PlanRecord) -> PlanRecord:
     """The plan of the same model on one device, one microbatch, nothing recomputed; with older versions of the weights
     where it has them. Where each microbatch has its own statistics, there are as many as in the plan."""
     model, chosen = record.model, record.chosen
-    schedule = "pipedream-2bw" if chosen.parallelism.two_versions else "gpipe"
     count = chosen.microbatches if record.training.apart else 1
     mesh = Mesh.of(pp=1, dp=1, tp=1, mb=count)
     chosen = replace(
@@ -33,7 +32,7 @@ def on_one_device(record: PlanRecord) -> PlanRecord:
         mesh=mesh,
         microbatches=count,
         parallelism=Parallelism(
-            dp=1, tp=1, pp=1, zero=0, micro_batch=batch_rows(model) // count, pipeline_schedule=schedule,
+            dp=1, tp=1, pp=1, zero=0, micro_batch=batch_rows(model) // count, pipeline_schedule="gpipe",
             virtual_stages=1, recompute="none", sequence_parallel=False, staleness=chosen.parallelism.staleness,
         ),
         batch=tuple(alone(layout, mesh) for layout in chosen.batch),

@@ -15,6 +15,11 @@ from autoplan.verify.batch import example_batch, given_batch
 from autoplan.verify.shrink import shrink
 
 MOST_RANKS = 8
+RULES = {
+    "pipedream": "PipeDream's rule, gradients of the weights that each stage had on the way forward",
+    "pipedream-vertical-sync": "PipeDream's rule with vertical sync, gradients of weights as old on all stages",
+    "pipedream-2bw": "PipeDream-2BW's rule, gradients of the weights before the last update",
+}
 NOT_COMPRESSED = "compression is compared where the module is there and nothing drops out"
 OFTEN = 2  # steps between two averages of replicas, of those that are verified
 
@@ -70,7 +75,7 @@ def apart_on_one(record: PlanRecord) -> int:
 def synchronous(record: PlanRecord) -> PlanRecord:
     """The same plan with gradients of the newest weights, summed in every step: what one device equals."""
     p = record.chosen.parallelism
-    schedule = "1f1b" if p.two_versions else p.pipeline_schedule
+    schedule = "1f1b" if p.continuous else p.pipeline_schedule
     p = replace(p, local_steps=None, outer_optimizer=None, pipeline_schedule=schedule)
     p = replace(p, compression=None, compression_rank=None, compression_rate=None, gossip=None)
     p = replace(p, servers=None, staleness=None)
@@ -105,7 +110,7 @@ def rule_of(parallelism: Parallelism) -> str:
             "topk": f"top-k's rule, {how.rate:g} of each replica's elements with what was left out before",
         }
         return kinds[how.kind]
-    return "PipeDream-2BW's rule, gradients of the weights before the last update"
+    return RULES[parallelism.pipeline_schedule or ""]
 
 
 def compressed_at_once(record: PlanRecord) -> tuple[PlanRecord, str]:

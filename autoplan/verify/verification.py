@@ -56,6 +56,7 @@ class Verified:
 class Verification(Verified):
     """Of a training: the loss and the gradients of the first step, the parameters after the last.
 
+    steps     that were taken
     rounding  the same errors of one device against itself, its sums taken in the other order; 0 where FLOAT64's bounds
               are met, for then nobody asks
     """
@@ -63,10 +64,11 @@ class Verification(Verified):
     loss: Worst
     gradients: Worst
     parameters: Worst
+    steps: int = field(default=STEPS, kw_only=True)
     rounding: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), kw_only=True)
 
     def lines(self) -> tuple[Line, ...]:
-        last = f"after {STEPS} optimizer steps   {self.parameters.name}"
+        last = f"after {self.steps} optimizer steps   {self.parameters.name}"
         usual = (FLOAT64.loss, FLOAT64.gradients, FLOAT64.parameters)
         bounds = [max(bound, min(ORDERS * r, MOST)) for bound, r in zip(usual, self.rounding, strict=True)]
         return (

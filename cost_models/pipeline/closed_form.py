@@ -7,7 +7,7 @@ inputs' gradients, the weights'). Where stages are equal and messages free a ste
     interleaved      (d-1)·(f + b)                   bubble (d-1)/(v·m+d-1)    Narayanan et al. 2021, section 2.2; m ≥ d
     zero-bubble      (d-1)·(f + i - min(f, i, w))    with w least f + i - w    Qi et al. 2023, table 2; m ≥ d
     zbv              (d-1)·max(i, 2(i-w)) + (d-2)·max(0, w-i)                  f ≤ i, m ≥ 2d-1
-    pipedream, 2bw   nothing
+    without a flush  nothing
 
 ZBV's is the span over all ranks, with f = i = w (d-1)·f: rank r starts r forwards after rank 0 and so ends later; no
 rank waits in between, hence its name. Qi et al. take the optimizer out of that wait by validating it afterwards.
@@ -118,7 +118,7 @@ def bottleneck_seconds(
 ) -> Number:
     """What one more microbatch adds to the step, in seconds; arguments as of ``simulate``.
 
-    gpipe: the slowest forward or message, and the slowest backward or message. 1f1b, pipedream and 2bw: the largest,
+    gpipe: the slowest forward or message, and the slowest backward or message. 1f1b, also without a flush: the largest,
     over stages i … j next to each other, of (Σ(f + b) + Σ messages both ways between them) / (j - i + 1): stage i lets
     a microbatch in for each that returns, and between i and j only j - i + 1 are under way, so messages are paid for
     although nothing else waits (the greatest cycle mean of the schedule's precedence graph; Baccelli et al. 1992,

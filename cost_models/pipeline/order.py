@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cost_models.pipeline.schedule import ASYNCHRONOUS, ROUNDS, SPLIT, check, round_size, warm_up
+from cost_models.pipeline.schedule import ASYNCHRONOUS, ROUNDS, SPLIT, behind, check, round_size, warm_up
 
 KINDS = "FBIW"
 
@@ -31,11 +32,29 @@ def actions(
 ) -> tuple[Action, ...]:
     """A rank's actions in order.
 
-    pipedream and 2bw have 1f1b's order: what they leave out is the flush between one step and the next, so
-    ``microbatches`` are then those of the whole run.
+    Those without a flush have 1f1b's order, and ``microbatches`` are then those of the whole run (``next_actions`` has
+    one step's).
     """
     rows = orders(schedule, ranks, microbatches, virtual_stages)[rank].tolist()
     return tuple(Action(stage, KINDS[kind], microbatch) for stage, kind, microbatch in rows)  # type: ignore[arg-type]
+
+
+def next_actions(schedule: str, rank: int, ranks: int, microbatches: int, before: int) -> Iterator[Action]:
+    """A step's actions on a rank of a schedule without a flush, microbatches numbered since the pipeline was empty.
+
+    before  forwards that the rank has run since then
+    """
+    late = behind(schedule, rank, ranks)
+    for number in range(before, before + microbatches):
+        forward = Action(rank, "F", number)
+        back = [Action(rank, "B", number - late)] if number >= late else []
+        yield from [*back, forward] if schedule == "pipedream-2bw" else [forward, *back]
+
+
+def last_actions(schedule: str, rank: int, ranks: int, before: int) -> tuple[Action, ...]:
+    """What drains the pipeline after so many forwards: the backwards that are left."""
+    late = min(before, behind(schedule, rank, ranks))
+    return tuple(Action(rank, "B", number) for number in range(before - late, before))
 
 
 def orders(schedule: str, ranks: int, microbatches: int, virtual_stages: int | None = None) -> np.ndarray:

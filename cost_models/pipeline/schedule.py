@@ -9,19 +9,20 @@ interleaved  the same, v stages a rank, stage s on rank s mod d (Narayanan et al
 zero-bubble  the backward split in two, the weights' gradients later, where ranks would wait: ZB-H1 for v = 1 (Qi et al.
              2023, section 2.2), for v > 1 interleaved as in torch.distributed.pipelining (InterleavedZeroBubble)
 zbv          the same split, two stages a rank, placed like a V: rank r holds stages r and 2d-1-r (Qi et al. 2024)
-pipedream    1f1b that never flushes: weights change after each microbatch, and one that goes back meets the weights
-             which it met on its way forward, stashed until then (Narayanan et al. 2019)
-2bw          PipeDream-2BW: never flushes either; weights change once each m ≥ d microbatches, so that two versions of
+pipedream    1f1b that never flushes: weights change after each step's m microbatches, and one that goes back meets the
+             weights which it met on its way forward, stashed until then (Narayanan et al. 2019; there m = 1)
+pipedream-vertical-sync  the same, but every rank changes its weights as late as the first one (section 3.3)
+pipedream-2bw  PipeDream-2BW: never flushes either; weights change once each m ≥ d microbatches, so that two versions of
              them are enough (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1)
 """
 
 from __future__ import annotations
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "pipedream", "2bw")
+ASYNCHRONOUS = ("pipedream", "pipedream-vertical-sync", "pipedream-2bw")
+"""No flush between steps: gradients are of older weights (``staleness``)."""
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", *ASYNCHRONOUS)
 SPLIT = ("zero-bubble", "zbv")
 """The backward is split: the inputs' gradients, then the weights'."""
-ASYNCHRONOUS = ("pipedream", "2bw")
-"""No flush between steps: gradients are of older weights (``staleness``)."""
 ROUNDS = ("interleaved", "zero-bubble")
 """Microbatches go through a rank's stages in rounds of equal size."""
 
@@ -66,10 +67,10 @@ def check(schedule: str, ranks: int, microbatches: int, virtual_stages: int | No
         raise ValueError(f"{ranks} ranks and {microbatches} microbatches are no pipeline: it has one of each at least")
     if schedule in ROUNDS:
         round_size(schedule, ranks, microbatches)
-    if schedule == "2bw" and microbatches < ranks:
+    if schedule == "pipedream-2bw" and microbatches < ranks:
         raise ValueError(
-            f"2bw on {ranks} ranks can't make do with two versions of the weights where a step has {microbatches} "
-            f"microbatches: give it {ranks}, or use pipedream"
+            f"pipedream-2bw on {ranks} ranks can't make do with two versions of the weights where a step has "
+            f"{microbatches} microbatches: give it {ranks}, or use pipedream"
         )
     return count
 
@@ -89,17 +90,36 @@ def warm_up(schedule: str, rank: int, ranks: int, microbatches: int, virtual_sta
     return min(virtual_stages * microbatches, before + (2 if schedule == "interleaved" else 1) * behind)
 
 
-def weight_versions(schedule: str, ranks: int) -> tuple[int, ...]:
-    """For each rank, the versions of its weights that it holds: d-r in pipedream (Narayanan et al. 2019, section 3.3),
-    two in 2bw, else one."""
-    if schedule == "pipedream":
-        return tuple(range(ranks, 0, -1))
-    return (2 if schedule == "2bw" else 1,) * ranks
+def behind(schedule: str, rank: int, ranks: int) -> int:
+    """Of a schedule without a flush, the microbatches whose backward a rank has yet to run at the end of a step.
+
+    A rank of pipedream's ends its step with a backward, so d-1-r; of 2BW's with a forward, so one more: with that no
+    gradient of a step is complete within it on any rank, and all are within the next, if m ≥ d.
+    """
+    return ranks - 1 - rank + (schedule == "pipedream-2bw")
 
 
-def staleness(schedule: str, ranks: int) -> tuple[int, ...]:
+def weight_versions(schedule: str, ranks: int, microbatches: int = 1) -> tuple[int, ...]:
+    """For each rank, the versions of its weights that it holds: of the steps whose microbatches it has in flight, and
+    the newest. d-r in pipedream where a step is one microbatch (Narayanan et al. 2019, section 3.3), two in 2BW."""
+    if schedule not in ASYNCHRONOUS:
+        return (1,) * ranks
+    count = ranks if schedule == "pipedream-2bw" else microbatches
+    return tuple(1 + -(-behind(schedule, rank, ranks) // count) for rank in range(ranks))
+
+
+def staleness(schedule: str, ranks: int, microbatches: int = 1) -> tuple[int, ...]:
     """For each rank, by how many updates the weights of which a gradient is taken are older than those it changes:
-    d-1-r in pipedream, one in 2bw, else none."""
-    if schedule == "pipedream":
-        return tuple(range(ranks - 1, -1, -1))
-    return (1 if schedule == "2bw" else 0,) * ranks
+    ⌈(d-1-r)/m⌉ in pipedream, with vertical sync on all ranks what it is on the first, one in 2BW, else none."""
+    own = tuple(versions - 1 for versions in weight_versions(schedule, ranks, microbatches))
+    return (own[0],) * ranks if schedule == "pipedream-vertical-sync" else own
+
+
+def gradients_held(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
+    """For each rank, the gradients of its weights that it holds at the end of a step: those that are applied now, those
+    that wait for it, and those of a step of which it has run a part of the backwards."""
+    if schedule not in ASYNCHRONOUS:
+        return (1,) * ranks
+    late, own = staleness(schedule, ranks, microbatches), weight_versions(schedule, ranks, microbatches)
+    partly = [behind(schedule, rank, ranks) % microbatches > 0 for rank in range(ranks)]
+    return tuple(1 + part + wait - (kept - 1) for part, wait, kept in zip(partly, late, own, strict=True))

@@ -120,7 +120,7 @@ def _idle(busy_s: Number, step_s: Number) -> Number:
 def _step_s(times: Times, microbatches: int, ahead: int) -> tuple[Number, tuple[Number, ...], tuple[Number, ...]]:
     """(seconds, those that each border's readers wait, when ranks end), by the quickest way that there is."""
     if times.schedule in ASYNCHRONOUS:
-        return microbatches * bottleneck_of(times), (), ()
+        return microbatches * bottleneck_of(times), (0.0,) * (times.stages - 1), ()
     if times.schedule in ("gpipe", "1f1b") and not times.batched:
         quick = run_gpipe if times.schedule == "gpipe" else run_1f1b
         parts = (times.forward, times.backward, times.send, times.back)

@@ -119,7 +119,7 @@ def pipelines() -> Formulas:
     and the share of it in which d ranks wait."""
     f, b, w, m, d = (symbol(name) for name in "fbwmd")
     rows = []
-    for schedule, held in (("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("2bw", 1)):
+    for schedule, held in (("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("pipedream-2bw", 1)):
         stages = STAGES * held
         times = [f] * stages, [b] * stages, [0.0] * (stages - 1)
         step_s = pipeline.step_seconds(*times, m, schedule, weight_s=[w] * stages, virtual_stages=held)

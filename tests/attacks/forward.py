@@ -302,7 +302,7 @@ ATTACKS: tuple[Attack, ...] = (
     attack("evaluate after updates under ZeRO-3", "the parameters of the evaluation before",
            after_steps, zero=3, **DATA),
     attack("evaluate after updates under local SGD", "one replica's own weights", after_steps, local_steps=5, **DATA),
-    attack("evaluate after updates under PipeDream-2BW", "the older version of the weights", after_steps,
+    attack("evaluate after updates under PipeDream-2BW", "weights of a pipeline that isn't drained", after_steps,
            pipeline_schedule="pipedream-2bw", micro_batch=2, **STAGES),
     attack("evaluate what isn't finite", "training ends, or its state is spoilt", nan_and_on),
     attack("evaluate a batch whose labels are all ignored", "zero instead of nan", all_ignored),

@@ -69,6 +69,7 @@ PAPERS: Mapping[str, str] = {
     "interleaved": "Narayanan et al. 2021, Megatron-LM on clusters", "zero-bubble": "Qi et al. 2023, Zero Bubble",
     "3d-hybrid": "Narayanan et al. 2021, Megatron-LM on clusters",
     "local-sgd": "Stich 2018, Local SGD", "diloco": "Douillard et al. 2023, DiLoCo",
+    "pipedream": "Narayanan et al. 2019, PipeDream", "pipedream-vertical-sync": "Narayanan et al. 2019, section 3.3",
     "pipedream-2bw": "Narayanan et al. 2021, PipeDream-2BW", "gossip": "Lian et al. 2017, D-PSGD",
     "powersgd": "Vogels et al. 2019, PowerSGD", "int8": "Wang et al. 2023, ZeRO++ (quantised gradients)",
     "topk": "Stich et al. 2018, sparsified SGD with memory", "1bit-adam": "Tang et al. 2021, 1-bit Adam",

@@ -68,7 +68,7 @@ def test_formulas_read_as_in_the_papers():
     equal = [f] * 4, [b] * 4, [0] * 3, m
     assert sympy.simplify(step_seconds(*equal) - (m + 3) * (f + b)) == 0
     assert sympy.simplify(step_seconds(*equal, "gpipe") - (m + 3) * (f + b)) == 0
-    assert step_seconds(*equal, "pipedream") == m * (f + b) == step_seconds(*equal, "2bw")
+    assert step_seconds(*equal, "pipedream") == m * (f + b) == step_seconds(*equal, "pipedream-2bw")
     halves = step_seconds([f / 2] * 8, [b / 2] * 8, [0] * 7, m, "interleaved", virtual_stages=2)
     assert sympy.simplify(halves - (m + sympy.Rational(3, 2)) * (f + b)) == 0
 

@@ -44,7 +44,7 @@ def settings_of(draw, schedules=SCHEDULES):
     if schedule in ("interleaved", "zero-bubble"):
         rounds = draw(st.integers(1, 4))
         return schedule, ranks, rounds * (ranks if rounds > 1 else draw(st.integers(1, 2 * ranks - 1))), count
-    return schedule, ranks, draw(st.integers(ranks if schedule == "2bw" else 1, 20)), count
+    return schedule, ranks, draw(st.integers(ranks if schedule == "pipedream-2bw" else 1, 20)), count
 
 
 def orders(schedule, ranks, microbatches, count) -> list[tuple[Action, ...]]:
@@ -135,7 +135,7 @@ def test_each_action_once_and_none_before_what_it_needs(setting):
 def test_what_is_held_is_recounted_from_the_actions(setting):
     """From the forward to the last pass back; without a flush, where the run is long enough to fill the pipeline."""
     schedule, ranks, microbatches, count = setting
-    if schedule in ("pipedream", "2bw"):
+    if schedule in ("pipedream", "pipedream-2bw"):
         microbatches = max(microbatches, ranks)
     frees = "W" if schedule in SPLIT else "B"
     held = []
@@ -169,8 +169,8 @@ def test_zero_bubble_s_peak_is_that_of_1f1b(ranks, extra):
 def test_versions_and_staleness_of_weights():
     assert weight_versions("pipedream", 4) == (4, 3, 2, 1)
     assert staleness("pipedream", 4) == (3, 2, 1, 0)
-    assert weight_versions("2bw", 4) == (2, 2, 2, 2)
-    assert staleness("2bw", 4) == (1, 1, 1, 1)
+    assert weight_versions("pipedream-2bw", 4) == (2, 2, 2, 2)
+    assert staleness("pipedream-2bw", 4) == (1, 1, 1, 1)
     assert set(weight_versions("zbv", 4)) == {1} and set(staleness("1f1b", 4)) == {0}
 
 
@@ -200,7 +200,7 @@ def test_a_stage_holds_a_version_for_each_microbatch_under_way(setting):
         (("zbv", 0, 2, 2, 3), "virtual_stages=3: zbv has 2 on each rank"),
         (("interleaved", 0, 2, 2, 0), "virtual_stages=0: interleaved has at least one on each rank"),
         (("gpipe", 0, 0, 2), "0 ranks and 2 microbatches are no pipeline"),
-        (("2bw", 0, 4, 3), "4 ranks can't make do with two versions .* 3 microbatches: give it 4, or use pipedream"),
+        (("pipedream-2bw", 0, 4, 3), "4 ranks can't make do with two versions .* 3 microbatches: give it 4, or "),
     ],
 )
 def test_what_is_no_schedule_is_refused(arguments, words):

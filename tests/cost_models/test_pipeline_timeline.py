@@ -39,7 +39,8 @@ def settings_of(draw, schedules=FLUSHED, enough=False):
     count = {"interleaved": draw(st.integers(1, 3)), "zero-bubble": draw(st.integers(1, 3)), "zbv": 2}.get(schedule, 1)
     if schedule in ("interleaved", "zero-bubble"):
         return schedule, ranks, ranks * draw(st.integers(1, 4)), count
-    return schedule, ranks, draw(st.integers(2 * ranks if enough else ranks if schedule == "2bw" else 1, 14)), count
+    least = 2 * ranks if enough else ranks if schedule == "pipedream-2bw" else 1
+    return schedule, ranks, draw(st.integers(least, 14)), count
 
 
 @st.composite
@@ -259,7 +260,7 @@ def test_schedules_rank_as_their_papers_say(ranks, rounds, forward, inputs, weig
     assert waits("interleaved", 2) < waits("1f1b")
     assert waits("zero-bubble") < waits("1f1b") + slack
     assert waits("zero-bubble", 2) < waits("zero-bubble") + slack
-    assert waits("pipedream") == pytest.approx(0, abs=slack) == waits("2bw")
+    assert waits("pipedream") == pytest.approx(0, abs=slack) == waits("pipedream-2bw")
 
 
 def test_equal_passes_leave_zbv_least_to_wait_for():

@@ -72,7 +72,6 @@ TRAINED = [
     pytest.param({"dp": 2, "pp": 2, "tp": 1, "zero": 3, "micro_batch": 2, "pipeline_schedule": "gpipe"}, marks=SLOW),
     {"dp": 2, "pp": 2, "tp": 1, "pipeline_schedule": "interleaved", "virtual_stages": 2, "micro_batch": 1},
     pytest.param({"dp": 1, "pp": 2, "tp": 2, "pipeline_schedule": "zero-bubble", "micro_batch": 2}, marks=SLOW),
-    pytest.param({"dp": 1, "pp": 2, "tp": 2, "pipeline_schedule": "pipedream-2bw", "micro_batch": 2}, marks=SLOW),
     pytest.param({"dp": 4, "tp": 1, "pp": 1, "local_steps": 3}, marks=SLOW),
 ]
 
@@ -120,12 +119,12 @@ def test_running_statistics_stay_while_others_are_evaluated(pool: RankPool, tmp_
         {"dp": 4, "tp": 1, "pp": 1, "local_steps": 4},
         pytest.param({"dp": 1, "tp": 2, "pp": 2, "pipeline_schedule": "pipedream-2bw", "micro_batch": 2}, marks=SLOW),
     ],
-    ids=["zero3", "local", "2bw"],
+    ids=["zero3", "local", "pipedream-2bw"],
 )
 def test_after_steps_it_is_the_loss_of_the_state_that_is_saved(
     pool: RankPool, tmp_path: Path, pinned: dict[str, object]
 ) -> None:
-    """Of local SGD of the replicas' mean, of PipeDream-2BW of the newest weights."""
+    """Of local SGD of the replicas' mean, without a flush of the weights once the pipeline is drained."""
     plan = of_zoo(tmp_path, "gpt2", **pinned)
     found = pool.run(train_then_evaluate, str(plan.folder), plan.weights, plan.batch, 2)
     plan.module.load_state_dict(found[0][1], strict=False)

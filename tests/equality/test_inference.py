@@ -161,7 +161,7 @@ def test_the_exported_folder_runs(mlp: Planned, tmp_path: Path) -> None:
     assert torch.allclose(load_file(tmp_path / "result.safetensors")["result"], mlp.result(mlp.rows(5)), rtol=1e-12)
 
 
-@pytest.mark.parametrize("asked", ["local-sgd", "diloco", "pipedream-2bw"])
+@pytest.mark.parametrize("asked", ["local-sgd", "diloco", "pipedream"])
 def test_a_rule_of_updates_is_refused(asked: str) -> None:
     """There is none of them in a forward alone."""
     module, batch = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)), torch.ones(8, 8)

@@ -1,4 +1,4 @@
-"""Local SGD, DiLoCo and PipeDream-2BW of a hand-written program on four ranks: on every mesh, resumed, on one rank."""
+"""Local SGD, DiLoCo and gossip of a hand-written program on four ranks: on every mesh, resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autoplan.runtime.optim.lamb import Lamb
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
-from tests.support.asynchronous import RATE, Batch, Diloco, Gossip, How, Meet, Simulated, local_sgd, older_weights
+from tests.support.asynchronous import RATE, Batch, Diloco, Gossip, How, Meet, Simulated, local_sgd
 from tests.support.sampling import sampled, slow
 from tests.support.taken_up import Trained, assert_same, trained
 
@@ -30,13 +30,6 @@ LOCAL = {
     "dp2 tp2": dict(dp=2, tp=2, microbatches=2),
     "dp2 pp2": dict(dp=2, pp=2, microbatches=2),
     "dp2 pp2 interleaved": dict(dp=2, pp=2, microbatches=4, virtual_stages=2, pipeline_schedule="interleaved"),
-}
-STALE = {
-    "pp2": dict(pp=2, dp=2, microbatches=4),
-    "pp2, as many microbatches as stages": dict(pp=2, dp=2, microbatches=2),
-    "pp4": dict(pp=4, microbatches=4),
-    "pp4, more microbatches": dict(pp=4, microbatches=8),
-    "pp2 tp2": dict(pp=2, tp=2, microbatches=2),
 }
 ADAMW = Training(precision="fp64", learning_rate=RATE, compile=False)
 CLIPPED = replace(ADAMW, clip_grad_norm=0.05)
@@ -67,7 +60,6 @@ def how(training: Training) -> How:
 RULES = {
     "local": dict(local_steps=EVERY),
     "outer": dict(local_steps=EVERY, outer_optimizer="nesterov"),
-    "stale": dict(pipeline_schedule="pipedream-2bw"),
     "ring": dict(gossip="ring"),
     "exponential": dict(gossip="exponential", local_steps=EVERY),
 }
@@ -88,8 +80,6 @@ def train(
 
 def simulated(mesh: Mapping, training: Training, rule: str) -> Simulated:
     batches = list(tiny.batches(STEPS))
-    if rule == "stale":
-        return older_weights(tiny.reference(), batches, how(training))
     microbatches = mesh.get("microbatches", 1)
     meet: Meet | None = None
     if rule == "outer":
@@ -100,33 +90,33 @@ def simulated(mesh: Mapping, training: Training, rule: str) -> Simulated:
     return local_sgd(tiny.reference(), batches, mesh["dp"], microbatches, every, how(training), meet)
 
 
-CASES = [(mesh, "local", "adamw") for mesh in LOCAL] + [(mesh, "stale", "adamw") for mesh in STALE]
+CASES = [(mesh, "local", "adamw") for mesh in LOCAL]
 CASES += [("dp2 tp2", "local", kind) for kind in ("clipped", "momentum", "lamb")]
-CASES += [("dp2 pp2", "local", "clipped"), ("pp2", "stale", "clipped"), ("pp4", "stale", "lamb")]
+CASES += [("dp2 pp2", "local", "clipped")]
 CASES += [(mesh, "outer", "adamw") for mesh in LOCAL] + [("dp2 pp2", "outer", "slower"), ("dp4", "outer", "clipped")]
 CASES += [("dp4", "ring", "adamw"), ("dp2 pp2", "ring", "lamb"), ("dp2 tp2", "exponential", "adamw")]
 CASES += [("dp4, two microbatches", "exponential", "clipped")]
-QUICK = [*CASES[: len(LOCAL) + len(STALE) : 2], ("dp2 pp2", "local", "clipped"), ("pp4", "stale", "lamb")]
+QUICK = [*CASES[: len(LOCAL) : 2], ("dp2 pp2", "local", "clipped")]
 QUICK += [("dp4", "ring", "adamw"), ("dp4, two microbatches", "exponential", "clipped")]
 QUICK += [("dp2 pp2 interleaved", "outer", "adamw"), ("dp2 pp2", "outer", "slower")]
 
 
 @pytest.mark.parametrize(("mesh", "rule", "kind"), sampled(CASES, QUICK))
 def test_equals_its_simulation(pool: RankPool, mesh: str, rule: str, kind: str) -> None:
-    sizes, training = (STALE if rule == "stale" else LOCAL)[mesh], TRAININGS[kind]
+    sizes, training = LOCAL[mesh], TRAININGS[kind]
     results = pool.run(train, sizes, training, rule)
     assert all(losses == results[0][0] for losses, _ in results)
     assert_same(results[0], simulated(sizes, training, rule), 1e-11)
 
 
-GOING_ON = [slow(("dp4", "local", EVERY)), ("dp2 pp2", "local", 4), ("pp2", "stale", 3)]
+GOING_ON = [slow(("dp4", "local", EVERY)), ("dp2 pp2", "local", 4)]
 
 
 @pytest.mark.parametrize(("mesh", "rule", "at"), GOING_ON)
 def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(
     pool: RankPool, tmp_path: Path, mesh: str, rule: str, at: int
 ) -> None:
-    sizes = (STALE if rule == "stale" else LOCAL)[mesh]
+    sizes = LOCAL[mesh]
     found = pool.run(train, sizes, ADAMW, rule, str(tmp_path / "saved"), at)[0]
     assert_same(found, simulated(sizes, ADAMW, rule), 1e-11)
 
@@ -204,17 +194,6 @@ def test_replicas_are_averaged_before_a_checkpoint(pool: RankPool, tmp_path: Pat
         torch.testing.assert_close(loaded[name], value, rtol=1e-14, atol=0)
 
 
-def other_way(rank: int, world: int, folder: str) -> bool:
-    """A synchronous plan's checkpoint into one with two versions: both are its weights."""
-    program = Program(tiny.spec(dp=2, pp=2, microbatches=2, training=ADAMW), tiny.program(2))
-    program.load_weights(tiny.reference().state_dict())
-    program.save_checkpoint(folder)
-    other = made(STALE["pp2"], ADAMW, "stale")
-    other.load_checkpoint(folder)
-    assert other.versions is not None
-    return all(torch.equal(other.versions.older[0][h.name], h.values) for h in other.held)
-
-
 def into_outer(rank: int, world: int, folder: str) -> tuple[bool, bool, list[str]]:
     """A synchronous plan's checkpoint into one with outer updates: whether its first round begins there, at rest; what
     is told of that and of the way back."""
@@ -262,12 +241,3 @@ def test_an_outer_update_has_no_more_than_a_bucket_beside_what_is_kept(pool: Ran
     stood, found = pool.run(in_small_buckets)[0]
     assert set(stood) == {1} and len(stood) >= STEPS // EVERY * len(list(tiny.reference().parameters()))
     assert_same(found, simulated(LOCAL["dp4"], SLOWER, "outer"), 1e-11)
-
-
-def test_a_synchronous_checkpoint_is_both_versions(pool: RankPool, tmp_path: Path) -> None:
-    assert all(pool.run(other_way, str(tmp_path / "saved")))
-
-
-def test_one_rank_follows_the_rule_of_two_versions() -> None:
-    found = train(0, 1, dict(microbatches=2), ADAMW, "stale")
-    assert_same(found, simulated({}, ADAMW, "stale"), 1e-11)

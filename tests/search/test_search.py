@@ -14,7 +14,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.options import Inference, LRSchedule, Parallelism, Training
 from autoplan.rules.constraints import forbid, pin, replicated
 from autoplan.search.entry import search
 from autoplan.search.space.context_parallel import ROW_SYSTEMS
@@ -146,7 +146,7 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(dp=2, tp=1, pp=1), "give dp=4"),
         (Parallelism(pipeline_schedule="zero-bubble", zero=3), "use zero=2, or pipeline_schedule='interleaved'"),
         (Parallelism(pipeline_schedule="zero-bubble", recompute="full"), "would run the segment again"),
-        (Parallelism(pipeline_schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
+        (Parallelism(pipeline_schedule="1f1b", virtual_stages=2), "1f1b has one stage on a rank"),
         (Parallelism(pipeline_schedule="interleaved", virtual_stages=1), "give 2 or more"),
         (Parallelism(offload="parameters", zero=1), "go to the host shard by shard"),
         (Parallelism(compression="powersgd", zero=2), "each rank its part, whole. use zero=0"),
@@ -221,6 +221,28 @@ def test_what_one_bit_adam_can_not_be_trained_with(training: Training, words: st
 def test_what_compressed_gradients_can_not_be_computed_in(training: Training, words: str) -> None:
     with pytest.raises(ParallelismError, match=words):
         search(llama(), CPU, training, Parallelism(compression="powersgd"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "training", "words"),
+    [
+        ("pipedream", Training(clip_grad_norm=1.0), "of which there is no one norm"),
+        ("pipedream", Training(optimizer="lamb"), "over stages that are differently late"),
+        ("pipedream", Training(lr_schedule=LRSchedule("ReduceLROnPlateau")), "other batches than the loss"),
+        ("pipedream-2bw", Training(precision="fp16-mixed"), "others of the same scale are in flight"),
+    ],
+)
+def test_what_a_pipeline_without_a_flush_can_not_train_with(schedule: str, training: Training, words: str) -> None:
+    with pytest.raises(ParallelismError, match=words):
+        search(llama(), CPU, training, Parallelism(pp=4, pipeline_schedule=schedule))
+
+
+def test_a_pipeline_without_a_flush_has_no_bubble_and_holds_its_versions() -> None:
+    pinned = Parallelism(dp=1, tp=1, pp=4, micro_batch=2, pipeline_schedule="1f1b")
+    plain, full = plan(llama(), pinned), plan(llama(), replace(pinned, pipeline_schedule="pipedream-2bw"))
+    assert full.predicted.step_time_s < plain.predicted.step_time_s
+    for one, two in zip(plain.predicted.peak_bytes, full.predicted.peak_bytes, strict=True):
+        assert two.parameters == 2 * one.parameters and one.gradients <= two.gradients <= 2 * one.gradients
 
 
 @pytest.mark.parametrize(

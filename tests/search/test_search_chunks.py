@@ -57,7 +57,7 @@ def chain(
         message=along(0.2, 0.5) * border, unkept=along(0, 0.2) * border,
         repeated=np.array([kind < kinds for kind in order]), ties=(), ties_elsewhere=(), ties_frozen=(), messages=3,
         state_share=0.6, update_share=0.1, shard_share=0.3, gradient_shares=np.array([0.0, 0.1, 0.4, 0.4]),
-        sharded_gradients=np.array([0.0, 0.05, 0.2, 0.2]),
+        sharded_gradients=np.array([0.0, 0.05, 0.2, 0.2]), stashed=np.zeros((ranks, 2)),
     )  # fmt: skip
     return ChainCosts(
         forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, messages, memory, recompute, schedule,

@@ -21,7 +21,7 @@ def test_what_a_pin_could_ask_for_is_told() -> None:
     assert told(FREE) == (
         "tp 16 (across nodes)",
         "several tensor axes",
-        "schedule zero-bubble, pipedream-2bw",
+        "schedule zero-bubble, pipedream, pipedream-vertical-sync, pipedream-2bw",
         "3, 5, 6, 7 stages on a rank",
         "offload of optimizer, parameters, activations, nvme",
         "replicas that step by themselves",

@@ -7,12 +7,14 @@ Local SGD (McMahan et al. 2017, algorithm 1, FedAvg with every client in every r
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from autoplan.plan import Plan
 from autoplan.trace.passes.precision import widened
 
 Batch = Mapping[str, Tensor]
@@ -140,14 +142,24 @@ class Gossip:
         self.meetings += 1
 
 
-def older_weights(module: nn.Module, batches: Sequence[Batch], how: How = How(), updates: int = 1) -> Simulated:
-    """Gradients at the weights so many updates before the newest, applied to these; 0: one device's own steps."""
+def older_weights(
+    module: nn.Module, batches: Sequence[Batch], how: How = How(), updates: int = 1,
+    of: Callable[[str], int] | None = None, drained: Sequence[int] = (),
+) -> Simulated:  # fmt: skip
+    """Gradients at the weights so many updates before the newest, applied to these; 0: one device's own steps.
+
+    of       the same by a parameter's name, where they differ
+    drained  steps before which all older versions are let go
+    """
     module = copy.deepcopy(module)
     optimizer = how.optimizer(module)
-    versions = [values(module)]
+    names = [name for name, _ in module.named_parameters()]
+    versions, begun = [values(module)], 0
     losses = []
-    for batch in batches:
-        put(module, versions[max(0, len(versions) - 1 - updates)])
+    for step, batch in enumerate(batches):
+        begun = step if step in drained else begun
+        ages = [of(name) if of else updates for name in names]
+        put(module, [versions[max(begun, step - age)][place] for place, age in enumerate(ages)])
         optimizer.zero_grad()
         loss = how.loss(module, batch)
         loss.backward()
@@ -156,6 +168,34 @@ def older_weights(module: nn.Module, batches: Sequence[Batch], how: How = How(),
         versions.append(values(module))
         losses.append(float(loss.detach()))
     return Simulated(losses, {n: v.clone() for n, v in module.state_dict().items() if v.is_floating_point()})
+
+
+def pipeline_ages(plan: Plan) -> dict[str, int]:
+    """By the user's names, how many updates late a parameter of a pipeline without a flush is (Narayanan et al. 2019,
+    section 3.3): as its stage, and what several stages have as late as the first of these, which have all of theirs so.
+    """
+    lowered, schedule = plan.lowered, plan.parallelism.pipeline_schedule
+    d, m = plan.parallelism.pp, plan.record.chosen.microbatches
+    assert d is not None
+    own = [math.ceil((d - 1 - r * (schedule == "pipedream")) / m) for r in range(d)]
+    own = [1] * d if schedule == "pipedream-2bw" else own
+    for stored in lowered.parameters:
+        for stage in stored.stages:
+            own[stage] = max(own[stage], *(own[other] for other in stored.stages))
+    found: dict[str, int] = {}
+    for stored in lowered.parameters:
+        for one in stored.members or (stored,):
+            found |= dict.fromkeys((one.source, *one.aliases), own[stored.stages[0]])
+    return found
+
+
+def told(losses: Sequence[float], late: int, drained: Sequence[int] = ()) -> list[float]:
+    """The losses that steps return which return the oldest in flight's."""
+    begun, found = 0, []
+    for step in range(len(losses)):
+        begun = step if step in drained else begun
+        found.append(losses[max(begun, step - late)])
+    return found
 
 
 def values(module: nn.Module) -> list[Tensor]:

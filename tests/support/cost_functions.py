@@ -228,7 +228,7 @@ def pipelines() -> tuple[Price, ...]:
     """Four ranks whose first stage is the longest; the last rank alone is a pipeline of one."""
     rows = []
     for schedule, held in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("zbv", 2),
-                           ("pipedream", 1), ("2bw", 1)):  # fmt: skip
+                           ("pipedream", 1), ("pipedream-2bw", 1)):  # fmt: skip
         def times(f, i, w, message, stages, schedule=schedule, held=held):
             longer = [1.25, *[1.0] * (stages - 1)]
             both = ([x * f for x in longer], [x * (i + w) for x in longer], [message] * (stages - 1))

@@ -11,7 +11,7 @@ import autoplan
 from autoplan.errors import VerificationError
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.optim.asynchronous.outer_steps import OuterSteps
-from autoplan.runtime.optim.asynchronous.weight_stashing import OlderVersions
+from autoplan.runtime.optim.asynchronous.stashed_versions import StashedVersions
 from autoplan.runtime.parallel.compression.powersgd import LowRankSums
 from tests.support import zoo
 from tests.support.planning import parallelize_unproved
@@ -36,6 +36,7 @@ def planned(parallelism: Parallelism) -> autoplan.Plan:
 
 
 RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDream-2BW's rule")]
+RULES += [(replace(STALE, pipeline_schedule="pipedream-vertical-sync"), "PipeDream's rule with vertical sync")]
 RULES += [(GOSSIP, "gossip's rule, neighbours on the ring graph averaged every step")]
 RULES += [(SERVERS, "delayed gradients' rule, gradients of the weights 1 update before")]
 RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
@@ -56,7 +57,8 @@ def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str)
 
 @pytest.mark.usefixtures("verified_in_pool")
 def test_without_the_module_it_says_what_it_compares(tmp_path: Path) -> None:
-    kinds = ((LOCAL, "gradients summed in each"), *((p, "the same program on one rank") for p in (STALE, SERVERS)))
+    kinds = [(LOCAL, "gradients summed in each"), (STALE, "flushed after each step")]
+    kinds += [(SERVERS, "the same program on one rank")]
     for n, (parallelism, said) in enumerate((*kinds, (LOW_RANK, "compression is compared where the module is there"))):
         planned(parallelism).export(tmp_path / str(n))
         found = autoplan.load(tmp_path / str(n)).verify()
@@ -91,7 +93,7 @@ def test_a_program_that_forgets_its_errors_is_told_apart(monkeypatch: pytest.Mon
 
 
 def test_a_program_with_one_version_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the older version never used, verification would see it."""
-    monkeypatch.setattr(OlderVersions, "swap", lambda self: None)
+    """Were the older version changed with the newest, verification would see it."""
+    monkeypatch.setattr(StashedVersions, "lie", lambda self, memory: None)
     with pytest.raises(VerificationError, match="NOT equal to one process that follows PipeDream-2BW's rule"):
         planned(STALE).verify()

@@ -117,10 +117,9 @@ def unpriced_calls(share: RankShare) -> list[PricedCall]:
     world = share.plan.span([axis.name for axis in mesh.device_axes])
     model = share.plan.span([axis.name for axis in mesh.device_axes if axis.name not in alone])
     agreed = 2 * INT64 * (AGREED + mesh.size("dp"))
-    found = [
-        PricedCall("the agreement before a step", "all-reduce", world, agreed, 1),
-        PricedCall("whether the loss is finite", "all-reduce", world, FLOAT64, 1),
-    ]
+    found = [PricedCall("the agreement before a step", "all-reduce", world, agreed, 1)]
+    if not share.plan.record.chosen.parallelism.continuous:
+        found.append(PricedCall("whether the loss is finite", "all-reduce", world, FLOAT64, 1))
     if training.scales_loss:
         found.append(PricedCall("whether a gradient overflowed", "all-reduce", world, FLOAT32, 1))
     if training.optimizer == "lamb":

@@ -52,6 +52,16 @@ class Call:
     own: bool = False
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is on its way: the numbers and their negatives."""
+
+    call: Call
+    given: Given
+    both: Tensor
+    work: dist.Work | None
+
+
 class Agreement:
     """Of one program's ranks; a collective of the whole world to ask."""
 
@@ -83,10 +93,25 @@ class Agreement:
         """InputsError, on every rank, where they aren't all about to do this: what needs no batch of the plan's."""
         self.on(call, lambda: Given({}, (), None, 0))
 
+    def asked(self, call: Call, given: Given) -> Asked:
+        """Begins to ask; no rank waits for another before ``heard``, which is for calls whose form shapes tell."""
+        numbers = self.numbers(call, given)
+        both = torch.cat([numbers, -numbers])
+        return Asked(call, given, both, dist.all_reduce(both, dist.ReduceOp.MAX, async_op=True))
+
+    def heard(self, asked: Asked) -> None:
+        """InputsError, on every rank, where the batches don't belong together."""
+        assert asked.work is not None, "this rank is one of the world"
+        asked.work.wait()
+        if self.form(*halves(asked.both)) is None:
+            raise self.told(asked.call, asked.given, None)
+
     def agreed(self, call: Call, given: Given | None) -> str | None:
         """The form, where all ranks have the same call and form, and the same values where they are to have them; rows
         that are either are the whole batch where all ranks have the same. None where the ranks disagree."""
-        least, greatest = self.extremes(self.numbers(call, given))
+        return self.form(*self.extremes(self.numbers(call, given)))
+
+    def form(self, least: list[int], greatest: list[int]) -> str | None:
         failed, form = greatest[0], FORMS[greatest[-self.ways - 2]]
         hashes = greatest[-self.ways :]
         if form == "either":
@@ -114,8 +139,7 @@ class Agreement:
         """The least and the greatest of each over all ranks: the one point at which a host waits for the others."""
         both = torch.cat([numbers, -numbers])  # NOBODY's negative is itself: there is no 2^63
         dist.all_reduce(both, dist.ReduceOp.MAX)
-        found = host.read(both)
-        return [-n if n != NOBODY else n for n in found[len(numbers) :]], found[: len(numbers)]
+        return halves(both)
 
     def told(self, call: Call, given: Given | None, failed: Exception | None) -> Exception:
         """The error that this rank raises, once all have said what they have."""
@@ -129,6 +153,13 @@ class Agreement:
             mine = Facts(call.name, call.step, call.added, form, given.rows, self.place, shared, split, tokens=tokens)
         everyone = from_all(mine)
         return failed or error_of(everyone)
+
+
+def halves(both: Tensor) -> tuple[list[int], list[int]]:
+    """The least and the greatest of each number, of what is the greatest of these and of their negatives."""
+    found = host.read(both)
+    count = len(found) // 2
+    return [-n if n != NOBODY else n for n in found[count:]], found[:count]
 
 
 def form_of(call: Call, given: Given) -> str:

@@ -4,8 +4,8 @@
     optimizer/<name>/<field>     a tensor of its optimizer state: of the parameter's shape, or a count of steps
     buffers/<name>
     unread/<name>                what the program never reads: the first rank's
-    stale/<name>                 the version of the parameter before, where gradients are of older ones (PipeDream-2BW,
-    stale-2/<name>               stale servers), and those before that
+    stale/<name>                 the version of the parameter before, where gradients are of older ones (stale
+    stale-2/<name>               servers), and those before that
     outer/<name>, outer_momentum/<name>   what a round of DiLoCo began with, and its outer optimizer's momentum
     error/<name>                 what compression has left out of its gradient, the sum over the ranks
     factor/<name>/<box>          PowerSGD's factor Q of the gradient of a box of it

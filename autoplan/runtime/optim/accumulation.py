@@ -61,6 +61,17 @@ class Gradients:
             cause = "there are no gradients, so nothing would be updated"
             raise InputsError("program.optimizer.step()", cause, "call program.step(batch) before it")
 
+    def check_drained(self, full: bool) -> None:
+        """InputsError where a pipeline that isn't flushed is ``full``, and is to be drained before an update."""
+        if full and self.batches:
+            cause = "it empties the pipeline, and the gradients of the last step are not used yet"
+            remedy = "call program.optimizer.step(), or program.optimizer.zero_grad(), before it"
+            raise InputsError("a call that reads or sets the weights", cause, remedy)
+
+    def fed(self) -> None:
+        """After a step of a pipeline that isn't flushed: what it has left is for the next update."""
+        self.batches, self.used = 1, False
+
     def stepped(self) -> None:
         """After the optimizer's step."""
         self.batches, self.used = 0, True

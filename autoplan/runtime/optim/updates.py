@@ -92,6 +92,17 @@ class Updates:
         self.skipped = overflowed or (self.skipped and before > 0)
         self.note(loss, before)
 
+    def arrived(self, loss: Tensor, step: int) -> None:
+        """Of a batch's loss that all ranks have alike, of whose gradients updates may have been made. DivergedError, on
+        every rank, where it isn't finite; on an accelerator once it is looked at."""
+        if self.device.type != "cpu":
+            self.look()
+            wrong = (~torch.isfinite(loss)).double()
+            self.unseen = Unseen(host.Arriving(torch.stack([loss.double(), wrong])), step, {})
+        elif not math.isfinite(float(loss)):
+            raise self.not_finite(float(loss), step, {})
+        self.note(loss, 0)
+
     def note(self, loss: Tensor, before: int) -> None:
         """The mean over the batches whose gradients are added up."""
         self.loss = (self.loss * before + loss) / (before + 1) if before else loss

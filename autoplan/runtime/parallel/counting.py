@@ -53,13 +53,19 @@ def loss_from_all(spec: ProgramSpec) -> bool:
 
 def whole_loss(spec: ProgramSpec, loss: Tensor, axes: Mapping[str, MeshAxis]) -> Tensor:
     """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean."""
-    for name, state in spec.lowered.loss.layout.rest:
-        if state.kind == "P" and name != MICROBATCH and axes[name].group is not None:
-            dist.all_reduce(loss, group=axes[name].group)
+    loss = summed_loss(spec, loss, axes)
     if spec.parallelism.steps_locally:
         loss = loss / axes[DATA].size
     pipeline = axes.get(PIPELINE)
     if pipeline is not None and pipeline.group is not None:
         last = spec.pipeline_rank(len(spec.lowered.stages) - 1)
         dist.broadcast(loss, group=pipeline.group, group_src=last)
+    return loss
+
+
+def summed_loss(spec: ProgramSpec, loss: Tensor, axes: Mapping[str, MeshAxis]) -> Tensor:
+    """The sum of the summands of one pipeline stage's ranks."""
+    for name, state in spec.lowered.loss.layout.rest:
+        if state.kind == "P" and name != MICROBATCH and axes[name].group is not None:
+            dist.all_reduce(loss, group=axes[name].group)
     return loss

@@ -164,7 +164,7 @@ class GradientSums:
             for place, each in enumerate(bucket.held)
             if bucket.expected[place]
         ]
-        summed = {each.name for bucket in self.buckets for each in bucket.held}
+        summed = {each.name for bucket in self.buckets for each in bucket.held} if not spec.continuous else set()
         self.hooks += [
             each.parameter.register_post_accumulate_grad_hook(partial(widen, dtype=each.values.dtype))
             for each in held
@@ -198,11 +198,15 @@ class GradientSums:
             self.buckets[self.started].start()
             self.started += 1
 
-    def finish(self) -> None:
-        """Makes every gradient whole, once the engine has run."""
+    def start(self) -> None:
+        """Begins the sums that haven't begun."""
         for bucket in self.buckets[self.started :]:
             bucket.start()
         self.started = len(self.buckets)
+
+    def finish(self) -> None:
+        """Makes every gradient whole, once the engine has run."""
+        self.start()
         for sums in self.compressed:
             if self.whole:
                 self.sum_whole(sums)
@@ -341,10 +345,11 @@ def gradient_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
 def backwards(spec: ProgramSpec, held: ShardedParameter, rank: int) -> int:
     """How many backwards of a microbatch give a parameter on this pipeline rank a gradient, as its hook sees it.
 
-    0 where fully_shard does, and under a split backward: its second half takes the weights' gradients by autograd.grad
-    and adds them up itself (``runtime.pipeline.split_backward``), past every hook.
+    0 where fully_shard does; under a split backward, whose second half takes the weights' gradients by autograd.grad
+    and adds them up itself (``runtime.pipeline.split_backward``), past every hook; and where a step's gradients aren't
+    complete with its backwards (``runtime.pipeline.continuous``).
     """
-    if held.sharded or spec.parallelism.pipeline_schedule == "zero-bubble":
+    if held.sharded or spec.parallelism.splits_backward or spec.continuous:
         return 0
     return sum(spec.pipeline_rank(stage) == rank for stage in held.stored.stages)
 

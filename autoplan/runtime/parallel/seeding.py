@@ -8,7 +8,7 @@ take their seeds.
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from autoplan.ir.randomness import KEY
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
+from autoplan.runtime.program_spec import ProgramSpec
 
 DRAWN_OVER = "attention_drawn_over"  # the attribute of a segment that has the axes that split what its attention drops
 _WORD = (1 << 64) - 1
@@ -44,6 +45,11 @@ def generators_kept(device: torch.device) -> Iterator[None]:
         current = torch.get_device_module(device).current_device()
         with torch.random.fork_rng(devices=(current,), device_type=device.type):
             yield
+
+
+def drawing(spec: ProgramSpec, device: torch.device) -> AbstractContextManager:
+    """What a forward or backward runs within, so that the caller's random states are left alone."""
+    return generators_kept(device) if spec.draws_by_rank else nullcontext()
 
 
 def seeded(segment: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,11 +1,14 @@
 """The order of a rank's actions: the one by which the search prices the schedule (``cost_models.pipeline``)."""
 
 from autoplan.errors import ParallelismError
+from autoplan.option_values import CONTINUOUS
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 from cost_models.pipeline.order import Action, actions
+from cost_models.pipeline.schedule import staleness
 
-ONE_STAGE = {"gpipe": "gpipe", "1f1b": "1f1b", "pipedream-2bw": "1f1b"}
-"""Schedules by the order that they run in; PipeDream-2BW differs from 1F1B in its weights alone."""
+ONE_STAGE = {"gpipe": "gpipe", "1f1b": "1f1b", **dict.fromkeys(CONTINUOUS, "1f1b")}
+"""Schedules by the order that they run in; those without a flush differ from 1F1B in where a step ends, and in their
+weights (``runtime.pipeline.continuous``)."""
 
 
 def rank_actions(spec: ProgramSpec, rank: int) -> tuple[Action, ...]:
@@ -18,6 +21,16 @@ def rank_actions(spec: ProgramSpec, rank: int) -> tuple[Action, ...]:
         held = f"a rank has {several} stages, the schedule runs one"
         raise ParallelismError(f"pipeline_schedule={name!r}", held, "use pipeline_schedule='interleaved'")
     return actions(ONE_STAGE[name], rank, ranks, spec.microbatches)
+
+
+def update_delays(spec: ProgramSpec) -> tuple[int, ...]:
+    """For each pipeline rank of a schedule without a flush, the steps from a batch's to that whose update is by its
+    gradients: ``staleness``, and where ranks have weights in common that of the first of them."""
+    late = list(staleness(schedule_of(spec), spec.size(PIPELINE), spec.microbatches))
+    for ranks in map(spec.pipeline_ranks, spec.lowered.parameters):
+        for rank in ranks:
+            late[rank] = max(late[other] for other in ranks)
+    return tuple(late)
 
 
 def schedule_of(spec: ProgramSpec) -> str:

@@ -72,10 +72,11 @@ class PipelineStage:
         """After all backwards of this rank's stages, and their reductions."""
         finish_backward(self.module)
 
-    def forward(self, microbatch: int, received: Message, keywords: Keywords) -> Message:
+    def forward(self, microbatch: int, received: Message, keywords: Keywords, number: int | None = None) -> Message:
         """What the next stage reads; nothing of the last one, whose losses are collected.
 
         keywords  each a value for every microbatch
+        number    by which its backward asks for it; None: the microbatch
         """
         inputs = [x.requires_grad_() for x in received if x.is_floating_point()]
         found = self.module(*received, batch=keywords, microbatch=microbatch)
@@ -84,7 +85,7 @@ class PipelineStage:
             self.losses.append(results[0].detach())
             results = (self.scale(results[0]),)
         edges = [get_gradient_edge(y) if y.requires_grad else None for y in results if y.is_floating_point()]
-        self.kept[microbatch] = Kept(edges, inputs)
+        self.kept[microbatch if number is None else number] = Kept(edges, inputs)
         return () if self.last else tuple(y.detach() for y in results)
 
     def backward(self, microbatch: int, received: Message) -> Message:

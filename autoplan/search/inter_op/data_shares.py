@@ -14,6 +14,7 @@ from autoplan.cost.prices import Prices
 from autoplan.cost.sent_compressed import compressed_cost, kept_bytes
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.buckets import Compression, shard_sizes
+from autoplan.option_values import CONTINUOUS
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
@@ -32,7 +33,8 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
         candidate.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, candidate.pp > 1, candidate.offload,
         late=splits(candidate.schedule), local_steps=candidate.local_steps, outer=bool(candidate.outer_optimizer),
         averaged=1.0 if candidate.outer_optimizer or candidate.gossip else 1.0 + states,
-        versions=candidate.versions, axis=",".join(axes), wide=candidate.wide, replicas=candidate.dp_replicate,
+        versions=candidate.versions, stashes=candidate.schedule in CONTINUOUS, axis=",".join(axes),
+        wide=candidate.wide, replicas=candidate.dp_replicate,
         compressed=candidate.compressed, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
         servers=candidate.servers,
     )  # fmt: skip

@@ -84,9 +84,10 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     else:
         moments = [Moment(0.0, ahead, max(part.forward for part in parts))]
     worst = max(moments, key=lambda moment: moment.total)
+    more = account.stashed[rank, 1] * account.once(whole).item()
     return replace(
         need,
-        gradients=round(worst.gradients),
+        gradients=round(worst.gradients + more),
         activations=round(worst.activations),
         transients=round(worst.transients),
     )

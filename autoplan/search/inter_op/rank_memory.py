@@ -116,7 +116,7 @@ class SegmentBytes:
     state_share, update_share  bytes of states, and of what the optimizer makes at once, per byte of parameters
     shard_share         of the first, what ZeRO shards: there is none of it of what is elsewhere
     gradient_shares     bytes of gradients per byte of parameters, by what stands of them
-    sharded_gradients   of these what ZeRO shards
+    sharded_gradients   of these what ZeRO shards; ``stashed``, [ranks, 2]: see ``cost.step.held_between_steps``
     """
 
     parameters: np.ndarray
@@ -143,6 +143,7 @@ class SegmentBytes:
     shard_share: float
     gradient_shares: np.ndarray
     sharded_gradients: np.ndarray
+    stashed: np.ndarray
 
     def __len__(self) -> int:
         return len(self.parameters)
@@ -363,6 +364,11 @@ class HeldParameters:
             if ranks == 1 or places != (0, len(self.segments) - 1):
                 found[list(places)] -= size - size / len(places)
         return found
+
+    @property
+    def joins_ends(self) -> bool:
+        """Whether the chain's first and last segment read one parameter."""
+        return any({0, len(self.segments) - 1} <= set(places) for places, _ in self.ties)
 
     def shared_out(self, share: Callable[[Summed], float]) -> tuple[np.ndarray, tuple[float, ...]]:
         """([segments] bytes times a share that depends on the axes, the same of each tie)."""

@@ -11,7 +11,7 @@ import numpy as np
 from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
 from autoplan.cost.interleaved import ACCUMULATING, SENDING, InterleavedSchedule
-from autoplan.cost.step import held_microbatches, receives_ahead, update_s
+from autoplan.cost.step import held_between_steps, held_microbatches, receives_ahead, update_s
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
@@ -88,6 +88,7 @@ class StageModel:
     def memory_account(self) -> SegmentBytes:
         """What each segment adds to its rank's memory."""
         chain, data, candidate = self.chain, self.data, self.candidate
+        sizes = candidate.schedule, candidate.pp, candidate.microbatches
         unkept = np.maximum(chain.inputs - chain.kept_inputs, 0.0)
         beside = data.beside_update(chain.parameters)
         ties, others = chain.held.ties, chain.held_frozen.ties
@@ -97,12 +98,8 @@ class StageModel:
             elsewhere=chain.elsewhere,
             bucketed=chain.held.bucketed(data),
             frozen=chain.frozen + left,
-            kept=chain.kept,
-            inputs=chain.inputs,
-            selective=chain.selective,
-            rebuilt=chain.rebuilt,
-            constants=chain.constants,
-            working=chain.working,
+            kept=chain.kept, inputs=chain.inputs, selective=chain.selective, rebuilt=chain.rebuilt,
+            constants=chain.constants, working=chain.working,
             gathered=gathered_bytes(data, chain),
             alone=np.maximum(self.alone, beside),
             message=np.append(0.0, np.maximum(chain.inputs[1:], chain.outputs[:-1])),
@@ -111,13 +108,13 @@ class StageModel:
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
             ties_frozen=(*left_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
-            messages=2
-            + most_sending(candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages),
+            messages=2 + most_sending(*sizes, candidate.virtual_stages),
             state_share=data.parameter_share + data.states_share(self.states),
             update_share=float(self.updates(1.0, 0.0)),
             shard_share=shard_share(data, self.states),
             gradient_shares=np.array(data.gradient_shares),
             sharded_gradients=np.array(data.sharded_gradients),
+            stashed=held_between_steps(*sizes, chain.held.joins_ends, data.gradient_shares[ACCUMULATING]),
         )
 
     @cached_property
@@ -145,9 +142,10 @@ class StageModel:
         total = prefix(self.chain.forward_s + self.chain.backward_s)
         count = account.index[None, :] - account.index[:, None]
         begin = np.broadcast_to(account.index[:, None], count.shape)
-        emptied = account.emptied(self.runs) + account.gradients(self.runs, SENDING)
+        beside = account.stashed[stage].sum() * account.once(self.runs)
+        emptied = account.emptied(self.runs) + account.gradients(self.runs, SENDING) + beside
         possible = np.triu(self.within_host(memory_limit) & (emptied <= memory_limit), 1)
-        held = account.gradients(self.runs, ACCUMULATING) + flight * self.runs.flight
+        held = beside + account.gradients(self.runs, ACCUMULATING) + flight * self.runs.flight
         over = account.running(self.runs) + held - memory_limit
         mix = self.pinned_mix(begin, np.maximum(count, 0))
         mix.seconds[over > 0] = np.inf
@@ -237,14 +235,16 @@ class StageModel:
         flying, stands, with_host = flights[places, fullest], gradients[places, fullest], hosts.max(axis=1)
         left = account.gradients_at(each, ranks, np.broadcast_to(self.emptied, (count, 1, len(self.emptied))))
         after = account.update(ranks) + left[:, 0, 0] - stands - flying - ranks.buffers
-        parameters, elsewhere, frozen = account.once(ranks), account.elsewhere_once(ranks), account.frozen_once(ranks)
+        parameters, elsewhere = account.once(ranks), account.elsewhere_once(ranks)
         frozen_hosted = np.array([self.frozen_hosted[stage.first : stage.last].sum() for stage in stages])
         with_host += frozen_hosted.reshape(-1, count).sum(axis=0)
+        older, more = account.stashed[list(dealt)].T * parameters
+        older += account.frozen_once(ranks)
         return tuple(
             StageMemory(*map(round, row))
             for row in zip(
-                (parameters * data.parameter_share - elsewhere * data.sharded * data.shard_share + frozen).tolist(),
-                stands.tolist(),
+                (parameters * data.parameter_share - elsewhere * data.sharded * data.shard_share + older).tolist(),
+                (stands + more).tolist(),
                 ((parameters - elsewhere) * data.states_share(self.states)).tolist(),
                 (flying + ranks.buffers).tolist(),
                 np.maximum(ranks.transients, after).tolist(),

@@ -26,7 +26,7 @@ from autoplan.cost.interleaved import deals_rounds
 from autoplan.ir.buckets import Compression
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import CONTEXT, TENSOR, Mesh, replicated
-from autoplan.option_values import CP_ATTENTION
+from autoplan.option_values import CONTINUOUS, CP_ATTENTION
 from autoplan.options import Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
@@ -49,8 +49,7 @@ class Candidate:
     folds           further axes over which experts are split
     cp_attention    how attention is split over cp: "heads", "rows" or "ring"; "" without that axis
     dp_replicate    replicas along dp of what ZeRO shards over the rest of it
-    versions        of the weights, of the oldest of which gradients are: 2 of PipeDream-2BW, 1 and the staleness of
-                    servers
+    versions        of the weights, of the oldest of which gradients are: 1 and the staleness of servers
     servers         data ranks that are parameter servers; 0: gradients are summed on all ranks
     gossip          the graph on which replicas that step by themselves meet their neighbours; "": all are averaged
     compressed      how gradients go over the data axis; None: they are summed whole
@@ -183,7 +182,7 @@ class SpaceLimits:
     adapters: float = math.inf
 
 
-ONE_STAGE = ("gpipe", "1f1b")
+ONE_STAGE = ("gpipe", "1f1b", *CONTINUOUS)
 VIRTUAL_STAGES = (1, 2, 4, 8)
 LEAST_STATES = 0.01  # of a device's memory: the states of adapters that take less aren't worth sharding by themselves
 LEAST_BUBBLE = 0.04  # the share of a step that has to be idle for twice as many stages on a rank to be tried
@@ -212,7 +211,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                         yield Candidate(
                             pp, outer, tp, rows * folding.data, microbatches, zero, schedule, recompute,
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
-                            pinned.local_steps or 1, 1 + pinned.older_versions, folding.data, cp, attention, replicas,
+                            pinned.local_steps or 1, 1 + (pinned.staleness or 0), folding.data, cp, attention, replicas,
                             folding.beside, pinned.outer_optimizer or "", pinned.compressed, pinned.gossip or "",
                             pinned.servers or 0,
                         )  # fmt: skip
@@ -267,7 +266,7 @@ def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int,
             continue
         for pp in divisors(devices // tp):
             dp = devices // tp // pp
-            wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp) and not (pinned.two_versions and pp == 1)
+            wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp) and not (pinned.continuous and pp == 1)
             wanted = wanted and (not pinned.servers or dp == limits.devices > 1)
             if wanted and pp <= limits.segments and limits.rows % dp == 0 and not ("dp" in alone and dp > 1):
                 yield pp, dp, cp, tp
@@ -295,19 +294,13 @@ def schedules(limits: SpaceLimits, pinned: Parallelism, pp: int, microbatches: i
     than stages GPipe may be quicker, since its messages pass under more compute; one alone goes the same way in both.
     PipeDream-2BW needs as many microbatches as stages: else more than two versions would be in use. Of the others those
     whose rounds the microbatches fill (``in_rounds``)."""
-    few, order = microbatches < pp, order_of(pinned)
+    few, order = microbatches < pp, pinned.pipeline_schedule
     possible = ["gpipe"] * few + ["1f1b"] * (not few or microbatches > 1)
-    wanted = possible if order is None else [order] * (order in ONE_STAGE and not (few and pinned.two_versions))
+    wanted = possible if order is None else [order] * (order in ONE_STAGE and not (few and order == "pipedream-2bw"))
     found = [(s, 1) for s in wanted if pinned.virtual_stages in (None, 1)]
     if pp == 1 or not deals_rounds(pp, microbatches) or order in ONE_STAGE:
         return found
     return found + in_rounds(limits, pinned, pinned.pipeline_schedule or "interleaved", pp, microbatches)
-
-
-def order_of(pinned: Parallelism) -> str | None:
-    """The schedule whose order of forwards and backwards the pinned one has: PipeDream-2BW's is 1F1B's, flush and all
-    (``runtime.optim.asynchronous.weight_stashing``)."""
-    return "1f1b" if pinned.two_versions else pinned.pipeline_schedule
 
 
 def in_rounds(

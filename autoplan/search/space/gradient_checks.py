@@ -81,7 +81,7 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         "replicas that step by themselves sum no gradients", "use one or the other",
     )  # fmt: skip
     yield (
-        pinned.two_versions, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
+        pinned.continuous, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
         "with gradients of older weights there is no rule of it", "use one or the other",
     )  # fmt: skip
     for name, size in () if how.linear else (("cp", pinned.cp), ("ep", pinned.ep)):
@@ -168,7 +168,7 @@ def server_conflicts(pinned: Parallelism, devices: int) -> Iterator[Conflict]:
             "servers take whole gradients of all workers in every step", "use one or the other",
         )  # fmt: skip
     yield (
-        pinned.two_versions, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
+        pinned.continuous, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
         "there is no pipeline beside servers", "give staleness=1 for gradients that are one step old",
     )  # fmt: skip
 
@@ -182,7 +182,7 @@ def served_training(pinned: Parallelism, training: Training) -> Iterator[Conflic
         "use an optimizer of single elements, such as 'adamw', or zero=1",
     )  # fmt: skip
     yield (
-        pinned.older_versions and pinned.servers and training.scales_loss,
+        pinned.staleness and pinned.servers and training.scales_loss,
         f"staleness={pinned.staleness} with precision={training.precision!r}",
         "a step that overflows would be skipped while the weights that it read are gone", "use bf16-mixed",
     )  # fmt: skip

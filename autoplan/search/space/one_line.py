@@ -22,6 +22,7 @@ from autoplan.options import Parallelism
 
 SCHEDULE_WORDS: Mapping[str, str] = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble",
+    "pipedream": "PipeDream", "pipedream-vertical-sync": "PipeDream with vertical sync",
     "pipedream-2bw": "PipeDream-2BW",
 }  # fmt: skip
 SYSTEM_WORDS: Mapping[str, str] = {
@@ -150,7 +151,7 @@ def _phrases() -> Iterator[Phrase]:
         return phrase(pattern, lambda match: {field: value})
 
     yield from (word("tensor_system", re.escape(words), name) for name, words in SYSTEM_WORDS.items())
-    for name in SCHEDULES:
+    for name in sorted(SCHEDULES, key=len, reverse=True):  # one may begin as another
         yield word("pipeline_schedule", f"{re.escape(SCHEDULE_WORDS[name])}|{re.escape(name)}", name)
     yield phrase("one device", lambda match: {"dp": 1, "tp": 1, "pp": 1})
     yield phrase(r"tp=(\d+) \((\d+(?:x\d+)+)\)", lambda m: {"tp": int(m[1]), "tensor": factors(m[2])})

@@ -14,7 +14,7 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
-from autoplan.option_values import ELEMENTWISE, ON_DISK
+from autoplan.option_values import CONTINUOUS, ELEMENTWISE, ON_DISK
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 from autoplan.search.space.gradient_checks import (
@@ -43,7 +43,7 @@ def check_supported(pinned: Parallelism) -> None:
     """ParallelismError for fields that exclude each other, whatever the cluster."""
     raise_first(schedule_conflicts(pinned))
     raise_first(replica_conflicts(pinned))
-    if pinned.steps_locally or pinned.two_versions or pinned.outer_optimizer:
+    if pinned.steps_locally or pinned.continuous or pinned.outer_optimizer:
         raise_first(asynchronous_conflicts(pinned))
     raise_first(compression_conflicts(pinned))
     if pinned.staleness and not pinned.servers:
@@ -62,6 +62,7 @@ def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
     if isinstance(training, Training):
         raise_first(compressed_training(pinned, training))
         raise_first(served_training(pinned, training))
+        raise_first(continuous_training(pinned, training))
     elif pinned.asynchronous or pinned.servers:
         given = "servers" if pinned.servers else "compression" if pinned.compression else "pipeline_schedule"
         given = "gossip" if pinned.gossip else "local_steps" if pinned.steps_locally else given
@@ -73,8 +74,8 @@ def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
     """Stages on a rank, what can't wait for the weights' gradients of a split backward, and attention over one rank."""
     count, recompute, order = pinned.virtual_stages, pinned.recompute, pinned.pipeline_schedule
     yield (
-        count not in (None, 1) and order in ("gpipe", "1f1b", "pipedream-2bw"), f"virtual_stages={count}",
-        "1f1b, gpipe and pipedream-2bw have one stage on a rank", "leave it out",
+        count not in (None, 1) and order in ("gpipe", "1f1b", *CONTINUOUS), f"virtual_stages={count}",
+        f"{order} has one stage on a rank", "leave it out",
     )  # fmt: skip
     yield (
         count == 1 and order == "interleaved", "virtual_stages=1 with pipeline_schedule='interleaved'",
@@ -116,11 +117,11 @@ def replica_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
 
 
 def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
-    """What replicas that step by themselves, and what two versions of the weights, can't go with."""
-    locally, two = pinned.steps_locally, pinned.two_versions
+    """What replicas that step by themselves, and a pipeline that holds older versions of the weights, can't go with."""
+    locally, older = pinned.steps_locally, pinned.continuous
     what = f"local_steps={pinned.local_steps}" if locally else f"pipeline_schedule={pinned.pipeline_schedule!r}"
     what = f"gossip={pinned.gossip!r}" if pinned.gossip else what
-    weights = "ranks whose weights differ" if locally else "a second version of the weights"
+    weights = "ranks whose weights differ" if locally else "older ones beside the newest"
     yield (
         pinned.zero, f"{what} with zero={pinned.zero}", f"fully_shard keeps one version of each weight, not {weights}",
         "use zero=0",
@@ -129,7 +130,7 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         pinned.offload not in (None, "none"), f"{what} with offload={pinned.offload!r}",
         "what lies with the host is one version of the weights, alike on all replicas", "leave offload out",
     )  # fmt: skip
-    yield locally and two, what, "with two versions of the weights there is no rule of it", "use one or the other"
+    yield locally and older, what, "with older versions of the weights there is no rule of it", "use one or the other"
     yield locally and pinned.dp == 1, f"{what} with dp=1", "there are no replicas to average", "give dp=2 or more"
     yield (
         pinned.outer_optimizer and not locally, f"outer_optimizer={pinned.outer_optimizer!r} without local_steps",
@@ -139,7 +140,34 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         pinned.outer_optimizer and pinned.gossip, f"{what} with outer_optimizer={pinned.outer_optimizer!r}",
         "neighbours have no beginning in common that it could update", "use one or the other",
     )  # fmt: skip
-    yield two and pinned.pp == 1, f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more"
+    yield older and pinned.pp == 1, f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more"
+
+
+def continuous_training(pinned: Parallelism, training: Training) -> Iterator[Conflict]:
+    """What of a training a pipeline without a flush can't go with: what looks at all stages' gradients of one batch,
+    where stages are differently late, and what looks at a batch before it is updated by."""
+    what, late = f"pipeline_schedule={pinned.pipeline_schedule!r}", pinned.pipeline_schedule == "pipedream"
+    if not pinned.continuous:
+        return
+    yield (
+        training.scales_loss, f"{what} with precision={training.precision!r}",
+        "a gradient that overflows is found while others of the same scale are in flight", "use bf16-mixed",
+    )  # fmt: skip
+    yield (
+        late and training.clip_grad_norm, f"{what} with clip_grad_norm={training.clip_grad_norm}",
+        "stages have gradients of different batches at a time, of which there is no one norm",
+        "use pipeline_schedule='pipedream-vertical-sync' or 'pipedream-2bw', or don't clip",
+    )  # fmt: skip
+    yield (
+        late and training.optimizer not in ELEMENTWISE, f"{what} with optimizer={training.optimizer!r}",
+        "it looks at whole parameters, over stages that are differently late",
+        "use an optimizer of single elements, such as 'adamw', or pipeline_schedule='pipedream-2bw'",
+    )  # fmt: skip
+    yield (
+        late and training.lr_schedule is not None and training.lr_schedule.name == "ReduceLROnPlateau",
+        f"{what} with lr_schedule='ReduceLROnPlateau'", "stages update by other batches than the loss that it looks at",
+        "give a schedule that goes by the number of updates",
+    )  # fmt: skip
 
 
 def check_product(devices: int, pinned: Parallelism) -> None:
@@ -284,7 +312,7 @@ def no_setting(limits: SpaceLimits, pinned: Parallelism) -> ParallelismError:
     """The error where the pinned fields, each possible alone, leave nothing together."""
     text = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or "any parallelism"
     reasons = [f"{axis} must be 1 ({reason})" for axis, reason in limits.only_one] + [too_few_parts(limits, pinned)]
-    if pinned.two_versions:
+    if pinned.pipeline_schedule == "pipedream-2bw":
         reasons.append("pipedream-2bw needs at least as many microbatches as stages")
     cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"
     return ParallelismError(text, "; ".join(filter(None, [cause, *reasons])), remedy_for(limits, pinned))

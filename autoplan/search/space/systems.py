@@ -159,6 +159,8 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "3d-hybrid": hybrid,
     "local-sgd": local_sgd,
     "diloco": diloco,
+    "pipedream": pipeline("pipedream"),
+    "pipedream-vertical-sync": pipeline("pipedream-vertical-sync"),
     "pipedream-2bw": pipeline("pipedream-2bw"),
     "gossip": gossip,
     "powersgd": compressed("powersgd"),
@@ -171,7 +173,8 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
 LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
 OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
 ASYNCHRONOUS = (
-    "local-sgd", "diloco", "pipedream-2bw", "gossip", "powersgd", "int8", "topk", "1bit-adam", "stale-server",
+    "local-sgd", "diloco", "pipedream", "pipedream-vertical-sync", "pipedream-2bw", "gossip", "powersgd", "int8",
+    "topk", "1bit-adam", "stale-server",
 )  # fmt: skip
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 

@@ -1,5 +1,6 @@
 """One process that trains the user's own module by the rule of a plan whose steps aren't one device's.
 
 Order: `replica_gradients` (what each replica has of a gradient), `compressed_steps` (steps by compressed gradients),
-`asynchronous` (local SGD, DiLoCo, gossip, PipeDream-2BW; and which rule a plan follows).
+`older_weights` (PipeDream and its kinds, stale servers), `asynchronous` (local SGD, DiLoCo, gossip; and which rule a
+plan follows).
 """

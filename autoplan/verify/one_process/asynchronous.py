@@ -16,8 +16,9 @@ from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.trace.checks.modes import set_modes, wholly_evaluated
 from autoplan.verify.compare import Run
 from autoplan.verify.one_process.compressed_steps import Compressed, train_compressed
+from autoplan.verify.one_process.older_weights import lateness, put, train_on_older, values
 from autoplan.verify.one_process.replica_gradients import replica_rows
-from autoplan.verify.reference import backward, gradients_of, parts_of, state_of, update
+from autoplan.verify.reference import backward, parts_of, update
 
 Batch = Mapping[str, Tensor]
 Meet = Callable[[Sequence[nn.Module], Sequence[torch.optim.Optimizer], int], None]
@@ -49,7 +50,7 @@ def train_by_rule(
             return backward(one, loss_fn, rows, training)
 
         return train_compressed(module, one_loss, batch, training, Compressed(module, record, training.seed), steps)
-    return train_on_older(module, loss_of, batch, training, steps, parallelism.older_versions)
+    return train_on_older(module, loss_of, batch, training, steps, lateness(record))
 
 
 def train_replicas(
@@ -92,28 +93,6 @@ class Outer:
             put(one, values(self.begun))
 
 
-def train_on_older(
-    module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], batch: Batch, training: Training, steps: int,
-    updates: int = 1,
-) -> Run:  # fmt: skip
-    """Gradients at the weights so many updates before the newest, applied to these."""
-    optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
-    older = [values(module)] * updates
-    losses: list[float] = []
-    gradients: dict[str, Tensor] = {}
-    for step in range(steps):
-        newest = values(module)
-        put(module, older[-1])
-        optimizer.zero_grad()
-        losses.append(loss_of(module, batch))
-        if step == 0:
-            gradients = gradients_of(module)
-        put(module, newest)
-        older = [newest, *older[:-1]]
-        update(module, optimizer, training)
-    return Run(tuple(losses), gradients, state_of(module))
-
-
 def gossip(graph: str, modules: Sequence[nn.Module], _: object, number: int) -> None:
     """Each replica's mean with its neighbours; ``number``: of the meeting, from 0."""
     replicas = len(modules)
@@ -143,12 +122,3 @@ def mean_of(several: Sequence[Mapping[str, Tensor | None]]) -> dict[str, Tensor]
         if first is not None and len(tensors) == len(several):
             found[name] = torch.stack(tensors).mean(0) if first.is_floating_point() else first.clone()
     return found
-
-
-def values(module: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in module.parameters()]
-
-
-def put(module: nn.Module, given: Sequence[Tensor]) -> None:
-    for parameter, value in zip(module.parameters(), given, strict=True):
-        parameter.detach().copy_(value)

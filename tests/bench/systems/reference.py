@@ -21,7 +21,17 @@ from autoplan.verify.reference import train_eagerly
 from tests.bench.systems.mixed import Steps
 from tests.bench.systems.ranks import Batch, FirstSteps, run
 from tests.support import zoo
-from tests.support.asynchronous import Diloco, Gossip, How, Meet, Simulated, local_sgd, older_weights
+from tests.support.asynchronous import (
+    Diloco,
+    Gossip,
+    How,
+    Meet,
+    Simulated,
+    local_sgd,
+    older_weights,
+    pipeline_ages,
+    told,
+)
 from tests.support.compressed import FrozenAdam, boxes_of, compressed, replicas_of
 from tests.support.compressed import Run as Compressing
 from tests.support.planning import parallelize_unproved
@@ -95,7 +105,11 @@ class References:
                 how = replace(how, optimizer=lambda one: FrozenAdam(one, start, rate))
             return compressed(module.double(), batches, boxes_of(plan), how, replicas, Compressing(start))
         if not chosen.parallelism.steps_locally:
-            return older_weights(module.double(), batches, how, chosen.parallelism.older_versions)
+            if not chosen.parallelism.continuous:
+                return older_weights(module.double(), batches, how, chosen.parallelism.staleness or 0)
+            ages = pipeline_ages(plan)
+            found = older_weights(module.double(), batches, how, of=ages.__getitem__)
+            return replace(found, losses=told(found.losses, max(ages.values())))
         replicas, every = chosen.parallelism.dp, chosen.parallelism.local_steps or 1
         assert replicas is not None
         module = module.double()

@@ -2,18 +2,10 @@
 
     W(t+1) = W(t) - update(gradient at W(t-s)),   W(-1) = W(-2) = … = W(0)
 
-PipeDream-2BW has s = 1, stale parameter servers any s: every worker's gradients are as old as stale synchronous servers
-allow them to be (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"),
-in every run the same. New weights are pulled while the step that doesn't need them computes.
-
-Of PipeDream-2BW:
-Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1. It is the rule by which a
-pipeline needs no flush between two steps: a microbatch meets one version from end to end while the step before is still
-on its way back.
-
-What runs here follows the rule exactly, and flushes all the same: ``Program.step`` returns the loss of the batch that
-it was given, with all of its gradients complete, so a step's last backward is awaited before the next step's first
-forward. The bubble is 1F1B's, and is priced so; no time is gained by the older version, and its memory is held.
+Stale parameter servers have any s: every worker's gradients are as old as stale synchronous servers allow them to be
+(Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"), in every run the
+same. New weights are pulled while the step that doesn't need them computes. Pipelines without a flush have versions of
+their own (``stashed_versions``).
 """
 
 from collections import deque
