@@ -75,6 +75,9 @@ def _in_machines(count: int, device: str) -> str:
 
 def _unknown(name: str, texts: Sequence[str]) -> ClusterError:
     known = f"Known are {', '.join(device_names())}; or give a profile's path, ending in .toml"
+    if name.lower() == "mps":
+        said = "is one device a machine without a collective library, and a plan's ranks need several that talk"
+        raise ClusterError(name, said, 'Write "1x4 cpu" for processes of its CPU')
     if name.lower() in KINDS:
         said = "says what kind of device it is, and a plan is priced for one of its models"
         raise ClusterError(name, said, f"Write its model, as nvidia-smi -L shows it. {known}")

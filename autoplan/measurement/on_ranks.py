@@ -89,9 +89,8 @@ def axes_of(program: Program) -> dict[str, str]:
 
 
 def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return device.type
+    named = getattr(torch.get_device_module(device), "get_device_name", None)  # most accelerators' modules have it
+    return device.type if named is None else named(device)
 
 
 def restart_peak(device: torch.device) -> None:

@@ -154,8 +154,9 @@ def each_apart(asked: Sequence[Asked]) -> list[RankTrace | str]:
     """Each rank in a process of its own: torch takes a fake device for good, only where no other is in use, and only
     before autograd first ran. So an interpreter is started anew, and forks."""
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    # a real accelerator leaves no place for the fake one
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    # a real accelerator leaves no place for the fake one; of a library out of torch's tree its name is enough
+    unseen = {"CUDA_VISIBLE_DEVICES": "", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    environment = {**os.environ, "PYTHONPATH": path, **unseen}
     ended = subprocess.run(
         [sys.executable, "-m", RANKS], input=pickle.dumps(list(asked)), capture_output=True, env=environment
     )

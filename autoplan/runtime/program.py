@@ -35,7 +35,7 @@ from autoplan.runtime.optim.optimizer import rank_optimizer
 from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.parallel import whole_tensors, zero
-from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
+from autoplan.runtime.parallel.compiled import compile_segments, has_compiler
 from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.counting import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
@@ -60,7 +60,7 @@ class Program(RankModel):
     ) -> None:
         super().__init__(spec, module, timeout_s, (*gradient_groups(spec), *replica_groups(spec)))
         self.pretrained = pretrained
-        if spec.training.compile and self.device.type != UNCOMPILED:
+        if spec.training.compile and has_compiler(self.device, self.rank):
             compile_segments(self.stages.modules)
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.sums = GradientSums(spec, self.held, self.axes)

@@ -117,7 +117,8 @@ def flat_within(
 @contextmanager
 def surroundings(training: bool) -> Iterator[None]:
     """The trace of a training has gradients, whatever planning is called under. TraceError under autocast."""
-    if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+    here = torch.accelerator.current_accelerator() or torch.device("cpu")
+    if any(torch.is_autocast_enabled(kind) for kind in {"cpu", here.type}):
         cause = "the model is planned within it, and the program would run without"
         raise TraceError("torch.autocast", cause, "plan outside of it, with Training(precision='bf16-mixed')")
     with torch.inference_mode(False), torch.set_grad_enabled(training or torch.is_grad_enabled()):

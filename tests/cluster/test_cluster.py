@@ -99,6 +99,13 @@ def test_an_unknown_device_is_named_with_the_nearest_or_the_known():
     )
 
 
+def test_apple_s_gpu_is_refused_with_what_to_plan_for():
+    assert error_text("1x1 mps") == (
+        "mps: is one device a machine without a collective library, and a plan's ranks need several that talk. "
+        'Write "1x4 cpu" for processes of its CPU.'
+    )
+
+
 @pytest.mark.parametrize("text", ["0x8 h100-sxm", "-1x8 h100-sxm"])
 def test_a_cluster_has_nodes(text):
     nodes = text.split("x")[0]

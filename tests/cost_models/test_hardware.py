@@ -121,7 +121,7 @@ def test_devices_share_the_cards_of_a_node():
 def test_shipped_devices():
     wanted = {"v100-sxm2-16gb", "v100-sxm2-32gb", "a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"}
     wanted |= {"h100-sxm", "h100-pcie", "h100-sxm-96gb-500w", "h200", "b200", "gb200", "l40s", "mi300x", "ascend-910b"}
-    wanted |= {"b300", "gb300", "mi325x"}
+    wanted |= {"b300", "gb300", "mi325x", "ascend-910c"}
     assert {*wanted, "cpu"} == set(device_names())
     a100, links = load_device("a100-sxm-80gb")
     assert a100.peak_flops_per_s["bfloat16"] == 312e12

@@ -224,6 +224,13 @@ def test_a_task_that_is_shown_its_own_device_takes_it(
         launch.own_device(on_processors=False)
 
 
+def test_apple_s_gpu_is_refused_and_its_cpu_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("mps"))
+    with pytest.raises(LaunchError, match=r"mps: Apple's GPU is one a machine.*no collective library.*as '1x4 cpu'"):
+        launch.own_device(on_processors=False)
+    assert launch.own_device(on_processors=True) == torch.device("cpu")
+
+
 def test_a_plan_for_processors_needs_a_group_that_sends_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
     monkeypatch.setattr("torch.distributed.get_backend_config", lambda: "cpu:gloo,cuda:nccl")

@@ -158,7 +158,8 @@ def memory_for(
 ) -> Tensor:
     if entry.size == torch.Size(held.stored.type.shape) and field != "step":
         return state_memory(optimizer, held.updated, dtype)
-    return torch.zeros(entry.size, dtype=dtype)
+    counted_there = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    return torch.zeros(entry.size, dtype=dtype, device=held.updated.device if counted_there else None)
 
 
 def take_moments(snapshot: Snapshot, moments: Mapping[str, dict[str, Tensor]], saved: Mapping[str, object]) -> None:

@@ -125,6 +125,9 @@ def own_device(on_processors: bool) -> torch.device:
     found = None if on_processors else torch.accelerator.current_accelerator(check_available=True)
     if found is None:
         return torch.device("cpu")
+    if found.type == "mps":
+        cause = "Apple's GPU is one a machine, and torch has no collective library for its tensors"
+        raise LaunchError("an accelerator of mps", cause, "plan for processes of the CPU, as '1x4 cpu'")
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.accelerator.device_count()
     number = 0 if count == 1 and shows_one_each() else number
     if number >= count:
@@ -191,7 +194,7 @@ def device_of(backend: str, on_processors: bool) -> torch.device:
         raise LaunchError(
             f"a process group of {backend}",
             "the plan is one for CPUs, whose tensors this backend doesn't send",
-            'call init_process_group("cpu:gloo,cuda:nccl"), or plan for the accelerators',
+            'call init_process_group() without a backend, or with "cpu:gloo,…", or plan for the accelerators',
         )
     device = torch.accelerator.current_accelerator(check_available=True)
     if backend == "gloo" or on_processors or device is None:
