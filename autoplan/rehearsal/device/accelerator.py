@@ -177,7 +177,9 @@ def register() -> FakeDevice:
     if torch.accelerator.is_available():
         found = torch.accelerator.current_accelerator()
         raise RehearsalError(
-            f"a machine with {found}", "torch lets no second accelerator in beside it", "set CUDA_VISIBLE_DEVICES='' TORCH_DEVICE_BACKEND_AUTOLOAD=0"
+            f"a machine with {found}",
+            "torch lets no second accelerator in beside it",
+            "set CUDA_VISIBLE_DEVICES='' TORCH_DEVICE_BACKEND_AUTOLOAD=0",
         )
     device = FakeDevice()
     setup(NAME, backend_module=device)
