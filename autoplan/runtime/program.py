@@ -22,6 +22,7 @@ from autoplan.runtime.continuous import Continuous
 from autoplan.runtime.data.microbatches import Batch, Given, Microbatches, Rows, own_microbatches
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
+from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.engine import PipelineEngine, engine_of
 from autoplan.runtime.inference.forward import Forward, random_keys
 from autoplan.runtime.not_a_module import not_called, step_loss
@@ -35,7 +36,7 @@ from autoplan.runtime.optim.optimizer import rank_optimizer
 from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.parallel import whole_tensors, zero
-from autoplan.runtime.parallel.compiled import compile_segments, has_compiler
+from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments, has_compiler
 from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.counting import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
@@ -60,8 +61,12 @@ class Program(RankModel):
     ) -> None:
         super().__init__(spec, module, timeout_s, (*gradient_groups(spec), *replica_groups(spec)))
         self.pretrained = pretrained
-        if spec.training.compile and has_compiler(self.device, self.rank):
-            compile_segments(self.stages.modules)
+        if spec.training.compile and (kind := self.device.type) != UNCOMPILED:
+            if has_compiler(kind):
+                compile_segments(self.stages.modules)
+            elif self.rank == 0:
+                said = f"torch.compile has no kernels for {kind} here: segments run eagerly, slower than predicted"
+                note(f"{said}. Training(compile=False) prices that")
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.saver = Saver()

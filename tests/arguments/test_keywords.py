@@ -23,7 +23,7 @@ from autoplan.options import Inference, LRSchedule, Parallelism, Training
         (lambda: Training(max_grad_norm=1.0), ParallelismError, "write clip_grad_norm=1.0."),
         (lambda: Training(bf16=True), ParallelismError, "write precision='bf16-mixed'."),
         (lambda: replace(Training(), LR=3), ParallelismError, "write learning_rate=3."),
-        (lambda: Training(*range(20)), ParallelismError, "Training(): too many positional arguments"),
+        (lambda: Training(*range(40)), ParallelismError, "Training(): too many positional arguments"),
         (lambda: Parallelism(fsdp=4), ParallelismError, "fsdp=4: Parallelism has no 'fsdp'. write zero=3."),
         (lambda: Parallelism(tensor_parallel_size=8), ParallelismError, "write tp=8."),
         (lambda: Parallelism(dq=2), ParallelismError, "did you mean dp?"),

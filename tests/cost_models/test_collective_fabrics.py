@@ -12,8 +12,8 @@ from cost_models.hardware.link import read_link
 
 WANTED = {
     "nvlink2", "nvswitch-3", "nvswitch-4", "nvswitch-5", "nvl72", "pcie-4", "pcie-5", "hccs", "hccs-a3", "xgmi-3",
-    "loopback", "ib-edr", "ib-hdr", "ib-ndr", "ib-xdr", "roce-200", "roce-400", "efa-400", "ethernet-1g", "ethernet-10g",
-    "ethernet-25g", "ethernet-100g",
+    "loopback", "ib-edr", "ib-hdr", "ib-ndr", "ib-xdr", "roce-200", "roce-400", "efa-400",
+    "ethernet-1g", "ethernet-10g", "ethernet-25g", "ethernet-100g",
 }  # fmt: skip
 
 
