@@ -34,6 +34,7 @@ class SearchBudget:
                     a quick plan of that leaves few of them worth one
     searched        candidates with several stages on a rank whose stages are searched, those of the quickest glances,
                     each once. None: all whose bound allows it, and for as long as that helps
+    searched_again  the same of those that differ from a plan in stages on a rank alone, at a time, its operators theirs
     near            candidates within this many times the best of a quick search get operators of their own
     near_meshes     the most meshes for which that is done, the best plan's included
     many_operators  of all blocks, beyond which a full search is quick, too, but for the sizes of microbatches and its
@@ -57,6 +58,7 @@ class SearchBudget:
     glances: int = 32
     vain_glances: int = 3
     searched: int | None = None
+    searched_again: int = 3
     near: float = 1.08
     near_meshes: int = 2
     many_operators: int = 1000
@@ -66,7 +68,7 @@ class SearchBudget:
     @property
     def beside(self) -> SearchBudget:
         """For systems beside the plan: each price is a real plan's, and the system's best may be a little quicker."""
-        return replace(self, tolerance=max(self.tolerance, FAST.tolerance), searched=1)
+        return replace(self, tolerance=max(self.tolerance, FAST.tolerance), searched=1, searched_again=1)
 
 
 FULL = SearchBudget()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoplan.cost.interleaved import is_interleaved
@@ -27,6 +27,7 @@ from autoplan.search.further.axes import (
 from autoplan.search.further.factoring import beside_whole_weights, refined
 from autoplan.search.further.host_memory import hosted
 from autoplan.search.further.rounds import in_other_rounds, within_a_hair
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
 
@@ -89,7 +90,10 @@ def improved(work: SearchState, best: Evaluated, parallelism: Parallelism, memor
 
 def in_best_rounds(work: SearchState, pinned: Parallelism, best: Evaluated, memory_limit: float) -> Evaluated:
     """The best plan with the number of stages on a rank that is quickest, sought for as long as others are quicker."""
-    found = fastest(work, in_other_rounds(work, pinned, best), memory_limit, best) or best
+    others = in_other_rounds(work, pinned, best)
+    fitting = [s for s in others if work.least_bytes(s) <= memory_limit]
+    points = {s: plan.point for s, plan in others.items()}
+    found = best_first(work, fitting, memory_limit, best, best.step_s, points=points) or best
     if found is best:
         rivals = () if work.budget.quick else within_a_hair(work, best)
         return min([best, *filter(None, (work.evaluate(s, memory_limit) for s in rivals))], key=lambda e: e.step_s)
@@ -122,10 +126,11 @@ def fastest(
 
 def best_first(
     work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float,
-    tries: int | None = None,
+    tries: int | None = None, points: Mapping[Candidate, IntraOpPlan] | None = None,
 ) -> Evaluated | None:  # fmt: skip
     """The fastest plan of these candidates that takes less than ``under_s``, or ``best``; None, too, once so many
-    ``tries`` have found nothing at all.
+    ``tries`` have found nothing at all. With ``points`` candidates have these operators, and only the few of the
+    quickest glances are searched.
 
     The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
     hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
@@ -136,7 +141,8 @@ def best_first(
     queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
     work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
-    waiting, tried = Waiting(work, memory_limit, under_s), 0
+    searched = work.budget.searched if points is None or work.budget.quick else work.budget.searched_again
+    waiting, tried = Waiting(work, memory_limit, under_s, points or {}, searched), 0
     while queue:
         bound_s, candidate, tight = heapq.heappop(queue)
         limit_s = waiting.limit_s(best)
@@ -155,11 +161,11 @@ def best_first(
             waiting.add(candidate, limit_s)
         else:
             best, tried = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s)), tried + 1
-    left = work.budget.searched or len(waiting.glances_s)
+    left = searched or len(waiting.glances_s)
     for candidate in waiting.in_order(best):
         limit_s = waiting.limit_s(best)
         if left and work.bounds[candidate] < limit_s:
-            found = work.evaluate(candidate, memory_limit, limit_s)
+            found = work.evaluate(candidate, memory_limit, limit_s, waiting.points.get(candidate))
             best, left = quicker(under_s, best, found), left - (found is not None)
     return quicker(under_s, best, waiting.best)
 
@@ -176,6 +182,8 @@ class Waiting:
     work: SearchState
     memory_limit: float
     under_s: float
+    points: Mapping[Candidate, IntraOpPlan]
+    searched: int | None
     glances_s: dict[Candidate, float] = field(default_factory=dict)
     best: Evaluated | None = None
     glances: int = 0
@@ -193,7 +201,7 @@ class Waiting:
     def glance(self, candidate: Candidate, limit_s: float) -> None:
         if self.glances < self.work.budget.glances:
             self.glances += 1
-            found = self.work.glance(candidate, self.memory_limit, limit_s)
+            found = self.work.glance(candidate, self.memory_limit, limit_s, self.points.get(candidate))
             before, self.best = self.best, quicker(self.under_s, self.best, found)
             self.vain = 0 if self.best is not before else self.vain + 1
             if found is not None:
@@ -206,7 +214,7 @@ class Waiting:
         for candidate in list(self.glances_s)[self.glances :]:
             if self.work.bounds[candidate] < self.limit_s(best):
                 self.glance(candidate, self.limit_s(best))
-        if self.work.budget.searched is None:
+        if self.searched is None:
             return list(self.glances_s)
         return sorted(self.glances_s, key=self.glances_s.__getitem__)
 

@@ -101,17 +101,21 @@ class Evaluator:
         return self.costs.operators
 
     def evaluate(
-        self, candidate: Candidate, memory_limit: float, limit_s: float = float("inf"), known_s: float = 0.0
-    ) -> Evaluated | None:
+        self, candidate: Candidate, memory_limit: float, limit_s: float = float("inf"), known_s: float = 0.0,
+        point: IntraOpPlan | None = None,
+    ) -> Evaluated | None:  # fmt: skip
         """The fastest plan of a candidate under a memory limit; None where none fits or takes less than ``limit_s``.
 
         known_s  that no plan of it undercuts
+        point    the only operators that are tried; None: those that are sought
 
         The fastest operators that keep everything are the best where they fit. Where they don't, leaner ones, which
         may need less recomputation, are generated (``pareto``); where little can be recomputed, the fastest of those
         that fit are sought (``memory_constrained``). Where the host updates parameters, operators that have fewer of
         them may be quicker, whatever fits.
         """
+        if point is not None:
+            return self.with_point(candidate, point, memory_limit, limit_s)
         fastest = self.operators.fastest(candidate)
         anew = candidate.offload != "none" and not self.budget.quick
         bound_s = self.bounds.unlimited_s(candidate) if anew else self.bounds.of_point_s(candidate, fastest)
@@ -135,9 +139,12 @@ class Evaluator:
             return best
         return self.within_limit(candidate, best, memory_limit, limit_s) if self.costs.rigid(candidate) else best
 
-    def glance(self, candidate: Candidate, memory_limit: float, limit_s: float) -> Evaluated | None:
-        """What the fastest operators take with stages that are cut without a search; None as of ``with_point``."""
-        point = self.operators.fastest(candidate)
+    def glance(
+        self, candidate: Candidate, memory_limit: float, limit_s: float, point: IntraOpPlan | None = None
+    ) -> Evaluated | None:
+        """What these operators, or the fastest, take with stages that are cut without a search; None as of
+        ``with_point``."""
+        point = point or self.operators.fastest(candidate)
         if self.idle(candidate, point):
             return None
         quick = replace(self, budget=replace(self.budget, quick=True), seconds=0.0)

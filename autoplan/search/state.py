@@ -16,6 +16,7 @@ from autoplan.rules.constraints import Constraint, check_targets
 from autoplan.search.bounds.floors import least_bytes
 from autoplan.search.budget import FAST, FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.problem_inputs import Prepared, prepare
 from autoplan.search.operator_problems import Key, OperatorProblems, uses_tensor_axis
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
@@ -30,6 +31,7 @@ class SearchState:
     """What a search knows.
 
     found   every candidate that was priced, None where nothing of it fits or all of it takes too long
+    searched  of these all that a glance wasn't all of
     bounds  seconds that no plan of a candidate undercuts, of every candidate that was considered
     leanest  the plan of a candidate that needs the fewest bytes, None where it has none that runs
     obstacles  what keeps operators from lying on a candidate's axes, None for nothing, by operator problem
@@ -43,6 +45,7 @@ class SearchState:
     evaluator: Evaluator
     budget: SearchBudget = FULL
     found: dict[Candidate, Evaluated | None] = field(default_factory=dict)
+    searched: set[Candidate] = field(default_factory=set)
     bounds: dict[Candidate, float] = field(default_factory=dict)
     leanest: dict[Candidate, Evaluated | None] = field(default_factory=dict)
     obstacles: dict[Key, ParallelismError | None] = field(default_factory=dict)
@@ -75,12 +78,16 @@ class SearchState:
             self.obstacles[self.operators.key(candidate)] = error
             return math.inf
 
-    def evaluate(self, candidate: Candidate, memory_limit: float, limit_s: float = math.inf) -> Evaluated | None:
-        """The fastest plan of a candidate that fits and takes less than ``limit_s``, if any is found."""
+    def evaluate(
+        self, candidate: Candidate, memory_limit: float, limit_s: float = math.inf, point: IntraOpPlan | None = None
+    ) -> Evaluated | None:
+        """The fastest plan of a candidate that fits and takes less than ``limit_s``, if any is found; ``point`` as of
+        ``Evaluator.evaluate``."""
         if self.obstacle(candidate) is not None:
             return None
+        self.searched.add(candidate)
         try:
-            found = self.evaluator.evaluate(candidate, memory_limit, limit_s, self.bounds.get(candidate, 0.0))
+            found = self.evaluator.evaluate(candidate, memory_limit, limit_s, self.bounds.get(candidate, 0.0), point)
         except ParallelismError as error:
             self.obstacles[self.operators.key(candidate)] = error
             return None
@@ -91,13 +98,15 @@ class SearchState:
             self.found[candidate] = found
         return found
 
-    def glance(self, candidate: Candidate, memory_limit: float, limit_s: float) -> Evaluated | None:
-        """A plan of a candidate's fastest operators, its stages cut without a search; None where that doesn't fit or
-        takes far more than ``limit_s``, and in a quick search, whose answers are no dearer than this."""
+    def glance(
+        self, candidate: Candidate, memory_limit: float, limit_s: float, point: IntraOpPlan | None = None
+    ) -> Evaluated | None:
+        """A plan of these operators, or of a candidate's fastest, its stages cut without a search; None where that
+        doesn't fit or takes far more than ``limit_s``, and in a quick search, whose answers are no dearer than this."""
         if self.budget.quick:
             return None
         try:
-            found = self.evaluator.glance(candidate, memory_limit, limit_s)
+            found = self.evaluator.glance(candidate, memory_limit, limit_s, point)
         except ParallelismError as error:
             self.obstacles[self.operators.key(candidate)] = error
             return None
@@ -156,10 +165,13 @@ class SearchState:
         budget = affordable(FULL, self.prepared)
         operators = self.operators.pinned_to(parallelism, budget.quick)
         if operators is self.operators:
-            return replace(self, found={}, bounds={})
+            return replace(self, found={}, searched=set(), bounds={})
         evaluator = Evaluator.of(operators, self.training, budget)
         evaluator.costs.schedules = self.evaluator.costs.schedules
-        return replace(self, operators=operators, evaluator=evaluator, budget=budget, found={}, bounds={}, obstacles={})
+        return replace(
+            self, operators=operators, evaluator=evaluator, budget=budget, found={}, searched=set(), bounds={},
+            obstacles={},
+        )  # fmt: skip
 
     def beside(self) -> SearchState:
         """The same search on the budget of what stands beside a plan; what was found is known."""
@@ -170,7 +182,7 @@ class SearchState:
         """The same search on the budget of a quick one; what was solved is known."""
         operators = replace(self.operators, quick=True, known=dict(self.operators.known))
         evaluator = Evaluator.of(operators, self.training, FAST)
-        return replace(self, operators=operators, evaluator=evaluator, budget=FAST, found={}, bounds={})
+        return replace(self, operators=operators, evaluator=evaluator, budget=FAST, found={}, searched=set(), bounds={})
 
 
 def begin(

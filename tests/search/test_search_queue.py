@@ -54,6 +54,7 @@ class Stub:
         self.given, self.operators, self.budget = given, None, FULL
         self.bounds: dict[Choice, float] = {}
         self.asked: list[tuple[str, Choice]] = []
+        self.points: set[tuple[Choice, Any]] = set()
 
     def lying(self, possible: list[Choice]) -> list[Choice]:
         return list(possible)
@@ -67,12 +68,14 @@ class Stub:
     def limited_s(self, candidate: Choice, memory_limit: float, limit_s: float) -> float:
         return self.given.third_s[candidate]
 
-    def glance(self, candidate: Choice, memory_limit: float, limit_s: float) -> Any:
+    def glance(self, candidate: Choice, memory_limit: float, limit_s: float, point: Any = None) -> Any:
+        self.points.add((candidate, point))
         self.asked.append(("glance", candidate))
         taken_s = self.given.glanced_s[candidate]
         return None if taken_s == math.inf else SimpleNamespace(step_s=taken_s)
 
-    def evaluate(self, candidate: Choice, memory_limit: float, limit_s: float = math.inf) -> Any:
+    def evaluate(self, candidate: Choice, memory_limit: float, limit_s: float = math.inf, point: Any = None) -> Any:
+        self.points.add((candidate, point))
         self.asked.append(("evaluate", candidate))
         taken_s = self.given.true_s[candidate]
         return None if taken_s == math.inf or taken_s >= 1.2 * limit_s else SimpleNamespace(step_s=taken_s)
@@ -90,6 +93,19 @@ def test_the_best_candidate_is_found_and_every_one_is_bounded(monkeypatch: pytes
         assert found is None or found.step_s * (1 - FULL.tolerance) <= least_s
         assert work.bounds.keys() == given.true_s.keys()
         assert all(bound_s <= given.true_s[one] for one, bound_s in work.bounds.items())
+
+
+def test_with_given_operators_only_the_few_quickest_glances_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    dear = {(number, True): taken_s for number, taken_s in enumerate([1.05, 1.03, 1.06, 1.01, 1.04, 1.02])}
+    bounds_s = {one: 0.1 + 0.01 * one[0] for one in dear}
+    work = Stub(Settings(dear, bounds_s, bounds_s, bounds_s, dear))
+    work.budget = replace(FULL, vain_glances=6)
+    monkeypatch.setattr(driver, "is_dear", lambda candidate: True)
+    monkeypatch.setattr(driver, "lower_bound", lambda operators, one: bounds_s[one])
+    found = best_first(work, list(dear), 1.0, None, math.inf, points=dict.fromkeys(dear, "own"))  # type: ignore
+    searched = [number for asked, (number, _) in work.asked if asked == "evaluate"]
+    assert searched == [3, 5, 1][: FULL.searched_again] and found.step_s == 1.01
+    assert work.points == {(one, "own") for one in dear}
 
 
 def queued(

@@ -207,9 +207,8 @@ def on_nodes(work: SearchState, nodes: int) -> SearchState:
     operators = replace(work.operators, topology=topology, known=inside)
     limits = replace(work.limits, devices=cluster.devices, node=cluster.devices_per_node)
     evaluator = Evaluator.of(operators, work.training, work.budget)
-    return replace(
-        work, cluster=cluster, limits=limits, operators=operators, evaluator=evaluator, found={}, bounds={}
-    )
+    work = replace(work, cluster=cluster, limits=limits, operators=operators, evaluator=evaluator)
+    return replace(work, found={}, searched=set(), bounds={})
 
 
 def fewest(own: Callable[[int], SearchState], low: int, most: int, pinned: Parallelism) -> tuple[int, Evaluated] | None:

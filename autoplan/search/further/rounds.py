@@ -3,6 +3,9 @@
 Candidates have 2, 4 or 8 stages on each rank, and fewer where a pipeline is seldom idle, since each is dear to price.
 Layers may divide otherwise: of 7 layers on two ranks, six stages are nearly even, and four or eight aren't. So a plan
 that is a little slower than the best may be quicker with another number. What is found is a start for further numbers.
+
+All have the operators of the plan that they vary: what is best for a number of stages nearly is for another. With these
+a glance tells which are good: of the quickest glances a few are searched.
 """
 
 from __future__ import annotations
@@ -21,19 +24,21 @@ RIVALS = 1  # of these that are searched again
 EVEN = 1.08  # and those by which the layers divide, whose stages needn't be searched to be good
 
 
-def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> list[Candidate]:
-    """The candidates of the best plan, and of those near it, with more than half as many stages on a rank, and up to
-    twice as many; of others not far from it with those by which the layers divide. None where their number is pinned,
-    and of plans that aren't interleaved."""
+def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> dict[Candidate, Evaluated]:
+    """Each with the plan that it varies: the candidates of the best plan, and of those near it, with more than half as
+    many stages on a rank, and up to twice as many; of others not far from it with those by which the layers divide.
+    None where their number is pinned, and of plans that aren't interleaved."""
     if pinned.virtual_stages is not None:
-        return []
-    priced_s = {s: found.step_s for s, found in work.found.items() if found and s.schedule == "interleaved"}
-    near, further = (sorted(s for s, own in priced_s.items() if own <= times * best.step_s) for times in (NEAR, EVEN))
+        return {}
+    priced = {s: found for s, found in work.found.items() if found and s.schedule == "interleaved"}
+    quickest = sorted(priced, key=lambda s: (priced[s].step_s, s))
+    near, further = ([s for s in quickest if priced[s].step_s <= times * best.step_s] for times in (NEAR, EVEN))
     layers = work.operators.sizes.repeated
-    others = dict.fromkeys([o for s in near for o in between(s)] + [o for s in further for o in evenly(s, layers)])
-    fits = [o for o in others if o not in work.found and o.stages <= work.limits.segments]
+    others = {o: s for s in reversed(further) for o in evenly(s, layers)}
+    others |= {o: s for s in reversed(near) for o in between(s)}
+    fits = [o for o in others if o not in work.searched and o.stages <= work.limits.segments]
     few = [o for o in fits if pinned.pipeline_schedule or 2 * o.stages * o.microbatches <= MOST_ACTIONS]
-    return work.lying(few)
+    return {o: priced[others[o]] for o in work.lying(few)}
 
 
 def within_a_hair(work: SearchState, best: Evaluated) -> list[Candidate]:

@@ -42,11 +42,11 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
 
 def with_shards(data: DataAxis, held: HeldParameters) -> DataAxis:
     """The axis with what each of its parameter servers has of these parameters, the model's trained ones."""
-    sizes = {name: float(size) for segment in held.segments for name, size in segment}
-    if not data.servers or not sizes:
+    if not data.servers:
         return data
+    sizes = {name: float(size) for segment in held.segments for name, size in segment}
     each = shard_sizes(sizes, data.servers)
-    return replace(data, shards=tuple(size / sum(each) for size in each))
+    return replace(data, shards=tuple(size / sum(each) for size in each)) if sizes else data
 
 
 def neighbours(graph: str, replicas: int) -> int:
