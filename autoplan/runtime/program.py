@@ -36,7 +36,7 @@ from autoplan.runtime.optim.optimizer import rank_optimizer
 from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.parallel import whole_tensors, zero
-from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments, has_compiler
+from autoplan.runtime.parallel.compiled import NOT_COMPILED, UNCOMPILED, compile_segments, has_compiler
 from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.counting import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
@@ -61,15 +61,14 @@ class Program(RankModel):
     ) -> None:
         super().__init__(spec, module, timeout_s, (*gradient_groups(spec), *replica_groups(spec)))
         self.pretrained = pretrained
-        if spec.training.compile and (kind := self.device.type) != UNCOMPILED:
-            if has_compiler(kind):
-                compile_segments(self.stages.modules)
-            elif self.rank == 0:
-                said = f"torch.compile has no kernels for {kind} here: segments run eagerly, slower than predicted"
-                note(f"{said}. Training(compile=False) prices that")
+        compiles = spec.training.compile and self.device.type != UNCOMPILED
+        if compiles and has_compiler(self.device.type):
+            compile_segments(self.stages.modules)
+        elif compiles and self.rank == 0:
+            note(NOT_COMPILED.format(self.device.type))
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.sums = GradientSums(spec, self.held, self.axes)
-        self.saver = Saver()
+        self.saver, self.steps = Saver(), 0
         replica = replica_of(spec, self.axes)
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica, self.disk)
         self.sums.follow(self.optimizer)
@@ -79,7 +78,7 @@ class Program(RankModel):
         self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held))
         if self.servers:  # before versions are kept
             self.optimizer.register_step_pre_hook(lambda *_: self._settle())
-        older = spec.parallelism.staleness or 0
+        older = spec.parallelism.staleness
         self.versions = OlderVersions(self.held, self.optimizer, older) if older else None
         self.gradients = Gradients(self.held, self.optimizer)
         mine = self.stages.modules, self.axes, self.device, self.held, self.optimizer, self.sums
@@ -90,9 +89,7 @@ class Program(RankModel):
         )
         self.optimizer.register_step_pre_hook(self._stepping)
         self.optimizer.register_step_post_hook(self._stepped)
-        self.steps = 0
-        again = self.continuous.engine if self.continuous else None
-        self.engine: Engine = again or engine_of(spec, self.stages.modules, self.axes, self.device)
+        self.engine: Engine = self.continuous.engine if self.continuous else engine_of(spec, *mine[:3])
         self.steps_at = SizedSteps(spec, self.engine)
         self.world.made()
 
@@ -126,8 +123,7 @@ class Program(RankModel):
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
             if self.continuous:
                 given = self.continuous.agreed(call, lambda: self._checked(batch, accumulate, rows))
-                inputs = own_microbatches(self.spec, given, self.axes, self.device)
-                keywords, _ = self._counted(inputs, self.spec)
+                keywords, _ = self._counted(own_microbatches(self.spec, given, self.axes, self.device), self.spec)
                 return step_loss(self.continuous.step(keywords, self.steps + 1))
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
             spec, engine, given = self.steps_at.settled(batch, given, self.device)

@@ -10,6 +10,10 @@ from autoplan.runtime.parallel.seeding import seeded
 from autoplan.runtime.parallel.zero import segments_of
 
 UNCOMPILED = "cpu"  # where a compilation outlasts what it saves; cost_models' profile says the same (compiles = 0)
+NOT_COMPILED = (
+    "torch.compile has no kernels for {} here: segments run eagerly, slower than predicted. Training(compile=False) "
+    "prices that"
+)
 
 
 def has_compiler(device_type: str) -> bool:
