@@ -257,7 +257,7 @@ class Parallelism:
     tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.space.tensor_axes``),
                      or over one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel",
                      "expert-parallel", "expert-all-to-all", "expert-partial-sum", "table-parallel"
-                     (``search.space.context_parallel``)
+                     (``search.space.row_systems``)
     local_steps      steps that each data-parallel replica takes by itself between two averages of all (local SGD); None
                      or 1: gradients are summed in every step
     outer_optimizer  "nesterov": in place of an average, an update of what all began with by the mean of the replicas'

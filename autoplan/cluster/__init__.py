@@ -3,10 +3,17 @@
 `ClusterSpec` is made from a text such as "8x8 h100-sxm", a mapping, or a .toml file. It reads the profiles and fabrics
 that it names once and keeps their figures, so a loaded plan is priced as it was made.
 
-Order: `bandwidth` (wider or narrower links for a what-if), `parts` (groups of nodes, and levels of the network),
-`known` (the figures that a cluster keeps), `toml_files` (mappings and .toml files), `loose` (texts such as "h200x8"),
-`one_line` (a cluster in one line), `spec` (`ClusterSpec`), `interval` (how far off a prediction may be), `catalog` (the
-devices and fabrics of the package).
+Modules, each importing only those before it:
+
+    bandwidth   wider or narrower links for a what-if
+    parts       groups of nodes, and levels of the network
+    known       the figures that a cluster keeps
+    toml_files  mappings and .toml files
+    loose       texts such as "h200x8"
+    one_line    a cluster in one line
+    spec        `ClusterSpec`
+    interval    how far off a prediction may be
+    catalog     the devices and fabrics of the package
 """
 
 from autoplan.cluster.bandwidth import read_factors

@@ -3,12 +3,21 @@
 This package and `cluster` are the only importers of `cost_models`. A price is for local shapes: one rank's part of one
 microbatch. Collectives hide behind computing only where the emitted program overlaps them.
 
-Order: `mesh_links` (collectives on the links that mesh axes span), `operators` (operators on one device),
-`single_steps` (the one collective between two layouts), `prices` (the price list of one mesh), `server_links` (what
-pushes and pulls take), `zero_shares` (what ranks of the data axis hold), `zero_costs` (what sharing it out takes),
-`compressed_sums` (what compressed gradients have in common), `low_rank` (what PowerSGD takes), `sent_compressed` (what
-int8, top-k and 1-bit Adam take), `gathered_optimizer` (updates of whole matrices), `interleaved` (schedules with
-several stages a rank), `step` (what happens once a step, and the whole schedule).
+Modules, each importing only those before it:
+
+    mesh_links          collectives on the links that mesh axes span
+    operators           operators on one device
+    single_steps        the one collective between two layouts
+    prices              the price list of one mesh
+    server_links        parameter servers' pushes and pulls
+    zero_shares         what ranks of the data axis hold
+    zero_costs          seconds of ZeRO's collectives
+    compressed_sums     what compressed gradients have in common
+    low_rank            PowerSGD
+    sent_compressed     int8, top-k and 1-bit Adam
+    gathered_optimizer  updates of whole matrices
+    interleaved         schedules with several stages a rank
+    step                what happens once a step; the whole schedule
 """
 
 from autoplan.cost.operators.cost import Cost

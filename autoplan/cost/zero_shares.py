@@ -61,7 +61,7 @@ class DataShares:
           (``runtime.optim.asynchronous.local_sgd``); 1: gradients are summed in every step
     averaged what is averaged then for each parameter: it and the optimizer's states, or it alone
     outer    the average's changes go through an outer optimizer, which keeps two values more of each parameter
-          (``runtime.optim.asynchronous.outer_steps``)
+          (``runtime.optim.asynchronous.diloco``)
     axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
     wide     axes that split experts, over which ZeRO shards dense weights, too: these over dp, ep and cp, experts over
              what is left of them, each by itself where that is one rank

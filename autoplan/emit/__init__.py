@@ -3,9 +3,19 @@
 Each tensor has a comment with its local shape and layout, each collective one with its bytes. `templates/` holds
 train.py and run.py, which the user may edit.
 
-Order: `size_names` (literals that follow the inputs' sizes), `source` (identifiers, literals, comments), `spelling`
-(an operator as Python), `random_arguments` (arguments of random operators), `biased_products` (products with their
-bias), `column_products` (several as one call, whose backward overlaps), `naming` (names that are free), `readable`
-(names for local variables), `program_notes` (what lines don't show), `block` (a block's class), `stage_classes` (a
-stage's class), `program_text` (the file), `sized_program` (with sizes read off its inputs).
+Modules, each importing only those before it:
+
+    size_names        literals that follow the inputs' sizes
+    source            identifiers, literals, comments
+    spelling          an operator as Python
+    random_arguments  arguments of random operators
+    biased_products   products with their bias
+    column_products   column-parallel products as one call, whose backward overlaps
+    naming            names that are free
+    readable          names for local variables
+    program_notes     comments: what lines don't show
+    block             a block's class
+    stage_classes     a stage's class
+    program_text      the whole file
+    sized_program     the file, with sizes read off its inputs
 """

@@ -2,8 +2,14 @@
 
 `typecheck` then proves the program without knowing how it was made.
 
-Order: `joined` (products that run as one), `lowering` (choice to typed program), `typecheck` (the proof), `replicas`
-(replicas that step alone, for local SGD), `apart` (microbatches with losses of their own), `after_search` (all of
-these), `one_seed` (whether compiled segments can draw by rank), `resized` (the same choice at other sizes of the
-batch).
+Modules, each importing only those before it:
+
+    joined        products that run as one
+    lowering      choice to typed program
+    typecheck     proves the typed program
+    replicas      replicas that step alone, for local SGD
+    apart         statistics="microbatch": microbatches with losses of their own
+    after_search  all of these, in order
+    one_seed      whether compiled segments can draw by rank
+    resized       the same choice at other sizes of the batch
 """

@@ -1,8 +1,14 @@
 """The step that runs beside the step that was predicted: ``Plan.measure`` and ``autoplan measure``.
 
-Order: `intervals` (spans of time), `rank_step` (what a rank's step is made of, by its profile), `profiled` (a step
-under torch.profiler), `measurement` (the result and its text), `part_by_part` (both of them), `on_ranks` (a program's
-steps, timed and profiled), `processes` (processes of this machine that do so).
+Modules, each importing only those before it:
+
+    intervals     spans of time
+    rank_step     what a rank's step is made of, by its profile
+    profiled      a step under torch.profiler
+    measurement   the result and its text
+    part_by_part  predicted beside measured
+    on_ranks      a program's steps, timed and profiled
+    processes     processes of this machine that do so
 """
 
 from autoplan.measurement.measurement import Measured, Measurement

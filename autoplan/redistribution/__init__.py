@@ -3,11 +3,21 @@
 One planner finds the steps, prices them and writes them down, so a plan's price is that of its program. Forward and
 backward are priced together. docs/redistribution.md explains the steps and the search.
 
-Order: `steps` (the table of single changes, each with its backward), `factors` (layouts by prime factors of axes),
-`links` (seconds of one step), `exchange` (direct exchanges of index boxes), `apply` (what a step makes of a layout),
-`written` (exchanges as data), `space` (the graph of layouts), `shortest_path` (the path through it), `planner` (plans
-of one tensor type), `steiner_tree` (one tensor wanted in several layouts), `follow` (checks a written step),
-`common_refinement` (layouts across a reshape), `hidden` (those whose backward runs under weights' gradients).
+Modules, each importing only those before it:
+
+    steps              the table of single changes, each with its backward
+    factors            layouts by prime factors of axes
+    links              seconds of one step
+    exchange           direct exchanges of index boxes
+    apply              what a step makes of a layout
+    written            exchanges as data, for plan.json
+    space              the graph of layouts
+    shortest_path      the path through it
+    planner            plans of one tensor type
+    steiner_tree       one tensor wanted in several layouts
+    follow             the layout after a written step
+    common_refinement  layouts across a reshape
+    hidden             those whose backward runs under weights' gradients
 """
 
 from autoplan.errors import LayoutError

@@ -4,7 +4,15 @@ A fake accelerator and fake process groups take what the folder's own program.py
 each class. What they launched is then put together: every collective meets its other members, every message its
 receiver, and the order on the streams admits a completion.
 
-Order: `records` (what is written down), `device` (a device that isn't there), `rank` (one rank run), `ranks` (several
-side by side), `rank_classes` (ranks that run the same calls), `world` (all ranks together: what meets, and the step),
-`pricing` (the plan's prices against the calls), `outcome` (what was found), `rehearse` (a folder, rehearsed).
+Modules, each importing only those before it:
+
+    records       the trace that a rank writes
+    device        the fake device
+    rank          one rank run
+    ranks         several ranks side by side
+    rank_classes  ranks that run the same calls
+    world         all ranks together: whether calls meet, and the step
+    pricing       the plan's prices against the calls
+    outcome       the result and its text
+    rehearse      a folder, rehearsed
 """

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from autoplan.errors import RehearsalError
-from autoplan.rehearsal.pricing.balance import Balance
+from autoplan.rehearsal.pricing.price_check import Balance
 from autoplan.rehearsal.records import Fault, Peak, RankClass, RankTrace
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import Mismatch

@@ -15,14 +15,14 @@ from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import PROGRAM, opened
 from autoplan.ir.record import PlanRecord
 from autoplan.rehearsal.outcome import Rehearsal, RehearsedClass, Together
-from autoplan.rehearsal.pricing.balance import balance
+from autoplan.rehearsal.pricing.price_check import balance
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of
 from autoplan.rehearsal.rank_classes import rank_classes
 from autoplan.rehearsal.records import Call, RankClass, RankTrace
-from autoplan.rehearsal.world.colour_refinement import World, refine
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import mismatches
+from autoplan.rehearsal.world.rank_equivalence import World, refine
 from autoplan.rehearsal.world.simulated_step import Timeline, simulate
 from autoplan.report.words import headline
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec

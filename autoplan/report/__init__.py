@@ -2,9 +2,20 @@
 
 A report reads a plan's data alone, so a loaded plan prints the report that it printed when it was made.
 
-Order: `words` (quantities, layouts, parallelisms), `table` (plain-text tables), `start` (where training starts),
-`device_kinds` (clusters of several devices), `experts` (tokens and experts), `embedding_tables` (tables that are
-placed), `waits` (what a device waits for), `notes` (why the plan is as it is), `price_tables` (memory, collectives,
-alternatives, the search), `program_tables` (blocks with their layouts), `text_report` (the whole report), `screen` (the
-report on one screen), `html` (a page of charts), `explain` (questions to a plan).
+Modules, each importing only those before it:
+
+    words             quantities, layouts, parallelisms
+    table             plain-text tables
+    start             where training starts
+    device_kinds      clusters of several devices
+    experts           tokens and experts
+    embedding_tables  tables that are placed
+    waits             what a device waits for
+    notes             why the plan is as it is
+    price_tables      memory, collectives, alternatives, the search
+    program_tables    blocks with their layouts
+    text_report       the whole report
+    screen            the default report, of one screen
+    html              a page of charts
+    explain           answers of plan.explain
 """

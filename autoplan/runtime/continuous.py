@@ -42,8 +42,8 @@ from autoplan.runtime.engine import PipelineEngine
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.asynchronous.stashed_versions import StashedVersions
 from autoplan.runtime.optim.updates import Updates
-from autoplan.runtime.parallel.counting import summed_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums
+from autoplan.runtime.parallel.loss_denominators import summed_loss
 from autoplan.runtime.parallel.seeding import drawing
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.stages import Keywords, StageModule

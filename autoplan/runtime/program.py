@@ -27,8 +27,8 @@ from autoplan.runtime.engine import PipelineEngine, engine_of
 from autoplan.runtime.inference.forward import Forward, random_keys
 from autoplan.runtime.not_a_module import not_called, step_loss
 from autoplan.runtime.optim.accumulation import Gradients
+from autoplan.runtime.optim.asynchronous.diloco import local_steps
 from autoplan.runtime.optim.asynchronous.local_sgd import replica_groups, replica_of
-from autoplan.runtime.optim.asynchronous.outer_steps import local_steps
 from autoplan.runtime.optim.asynchronous.weight_stashing import OlderVersions
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.masters import publish, share_gradients
@@ -38,8 +38,8 @@ from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import NOT_COMPILED, UNCOMPILED, compile_segments, has_compiler
 from autoplan.runtime.parallel.compression.compressor import ERROR
-from autoplan.runtime.parallel.counting import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
+from autoplan.runtime.parallel.loss_denominators import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.parameter_server import servers_of
 from autoplan.runtime.parallel.seeding import drawing
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter

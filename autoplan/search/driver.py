@@ -26,7 +26,7 @@ from autoplan.search.further.axes import (
 )
 from autoplan.search.further.factoring import beside_whole_weights, refined
 from autoplan.search.further.host_memory import hosted
-from autoplan.search.further.rounds import in_other_rounds, within_a_hair
+from autoplan.search.further.virtual_stages import in_other_rounds, within_a_hair
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
@@ -57,7 +57,7 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
         memory_limit = usable
         best = on_any_axes(work, given, parallelism, usable) or last_resort(work, given, usable)
     if best is None:
-        work.check_some_lie(given)
+        work.check_any_feasible(given)
         return None
     return improved(work, best, parallelism, memory_limit)
 

@@ -131,7 +131,7 @@ class SearchState:
                 self.obstacles[key] = error
         return self.obstacles[key]
 
-    def check_some_lie(self, possible: Sequence[Candidate]) -> None:
+    def check_any_feasible(self, possible: Sequence[Candidate]) -> None:
         """Raises what keeps the first of these candidates from being, where none of them can be."""
         first = self.obstacle(possible[0])
         if first is not None and all(self.obstacle(candidate) is not None for candidate in possible):

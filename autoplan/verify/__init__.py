@@ -3,11 +3,22 @@
 Both start from the same weights and take three optimizer steps on the same batch. The loss, every gradient and the
 parameters are compared in float64, where Adam doesn't amplify rounding. A large plan is made small first.
 
-Order: `atoms` (dims that shrink together), `shrink` (a large plan made small), `batch` (real values), `variants` (the
-plan as it is verified), `quiet` (without dropout), `single` (the plan of one rank), `compare` (two runs compared),
-`conditioning` (what rounding alone does), `verification` (errors beside their bounds), `local_ranks` (ranks on this
-machine), `reference` (the user's module on one device), `one_process` (references of asynchronous systems and of
-compressed gradients), `sharded` (the program on local ranks), `inference` (the forward alone).
+Modules, each importing only those before it:
+
+    atoms         dims that shrink together
+    shrink        a large plan made small
+    batch         real values
+    variants      the plan without compilation, in float64
+    quiet         the plan without dropout
+    single        the plan of one rank
+    compare       two runs compared
+    conditioning  the error that rounding alone makes
+    verification  errors beside their bounds
+    local_ranks   ranks on this machine
+    reference     the user's module on one device
+    one_process   references of asynchronous systems and of compressed gradients
+    sharded       the program on local ranks
+    inference     the forward alone
 """
 
 from collections.abc import Callable, Mapping

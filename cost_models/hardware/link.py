@@ -23,7 +23,7 @@ from typing import Any
 
 from cost_models.errors import ProfileError
 from cost_models.figures import Figures
-from cost_models.hardware.vocabulary import FABRIC, KINDS, check_keys
+from cost_models.hardware.schema import FABRIC, KINDS, check_keys
 
 FABRICS = Path(__file__).parents[1] / "profiles" / "fabrics"
 

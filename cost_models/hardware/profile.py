@@ -10,8 +10,8 @@ from cost_models.figures import Figures
 from cost_models.hardware.device import Device, read_device
 from cost_models.hardware.interconnect import Interconnect
 from cost_models.hardware.link import read_fabric, read_link
+from cost_models.hardware.schema import PROFILE, check_keys
 from cost_models.hardware.topology import Crossing
-from cost_models.hardware.vocabulary import PROFILE, check_keys
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoplan.errors import RehearsalError
 from autoplan.rehearsal.records import Call, RankClass, Span
-from autoplan.rehearsal.world.colour_refinement import group_of, refine
+from autoplan.rehearsal.world.rank_equivalence import group_of, refine
 from tests.support.rehearsed import Program, partition, trace_of, world_of
 
 TP: Span = ((1, 2),)

@@ -13,8 +13,8 @@ import pytest
 from autoplan import forbid
 from autoplan.errors import RehearsalError
 from autoplan.options import Parallelism
-from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.parameter_calls import WHOLE
+from autoplan.rehearsal.pricing.price_check import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.priced_operators import places_of
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import copied_once_s, copied_s, prices_of, seconds_of

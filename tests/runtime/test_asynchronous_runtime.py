@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from autoplan.options import Training
-from autoplan.runtime.optim.asynchronous.outer_steps import OuterSteps
+from autoplan.runtime.optim.asynchronous.diloco import OuterSteps
 from autoplan.runtime.optim.lamb import Lamb
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool

@@ -14,7 +14,7 @@ from torch.nn import functional
 import autoplan
 from autoplan.errors import LostRankError, WeightsError
 from autoplan.options import Parallelism, Training
-from autoplan.runtime.inference.lockstep import Lockstep
+from autoplan.runtime.inference.pipelined_forward import PipelinedForward
 from autoplan.runtime.pipeline.stage import PipelineStage
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -83,7 +83,7 @@ def after_an_evaluation(rank: int, world: int, folder: str) -> list[str]:
     with autoplan.load(folder).program() as program:
         program.init_weights()
         program.step(batch)
-        breaking(Lockstep, "run", lambda: program.evaluate(batch))
+        breaking(PipelinedForward, "run", lambda: program.evaluate(batch))
         acts = lambda: program.step(batch), lambda: program.evaluate(batch), program.optimizer.step
         return refused(LostRankError, *acts)
 

@@ -18,7 +18,7 @@ from autoplan.ir.layout import S
 from autoplan.ir.typed_program import Compute, LoweredBlock, Move
 from autoplan.options import Parallelism, Training
 from autoplan.search.entry import search
-from autoplan.search.space.context_parallel import ROW_SYSTEMS
+from autoplan.search.space.row_systems import ROW_SYSTEMS
 from autoplan.search.space.systems import resolve
 from autoplan.verify.compare import gradient_error, loss_error, zero_gradients
 from autoplan.verify.local_ranks import RankPool

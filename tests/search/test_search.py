@@ -17,7 +17,7 @@ from autoplan.ir.graph import Model
 from autoplan.options import Inference, LRSchedule, Parallelism, Training
 from autoplan.rules.constraints import forbid, pin, replicated
 from autoplan.search.entry import search
-from autoplan.search.space.context_parallel import ROW_SYSTEMS
+from autoplan.search.space.row_systems import ROW_SYSTEMS
 from autoplan.search.space.systems import SYSTEMS, resolve
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import alone

@@ -11,7 +11,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.budget import FULL
 from autoplan.search.driver import in_best_rounds
 from autoplan.search.entry import search
-from autoplan.search.further.rounds import in_other_rounds
+from autoplan.search.further.virtual_stages import in_other_rounds
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from tests.support.hand_made import llama
 from tests.support.planning import alone

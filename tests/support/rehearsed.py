@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autoplan.rehearsal.records import Call, Peak, RankClass, RankTrace, Span
-from autoplan.rehearsal.world.colour_refinement import World, refine
+from autoplan.rehearsal.world.rank_equivalence import World, refine
 
 NO_PEAK = Peak(0, "", "", "", (), ())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from autoplan.rehearsal.records import HOST, Call, Span
-from autoplan.rehearsal.world.colour_refinement import group_of
+from autoplan.rehearsal.world.rank_equivalence import group_of
 from tests.support.rehearsed import Program
 
 LOSS_LINE, NORM_LINE = "program.py:90", "runtime/optim/clip.py:34"

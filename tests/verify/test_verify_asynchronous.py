@@ -10,7 +10,7 @@ import pytest
 import autoplan
 from autoplan.errors import VerificationError
 from autoplan.options import Parallelism, Training
-from autoplan.runtime.optim.asynchronous.outer_steps import OuterSteps
+from autoplan.runtime.optim.asynchronous.diloco import OuterSteps
 from autoplan.runtime.optim.asynchronous.stashed_versions import StashedVersions
 from autoplan.runtime.parallel.compression.powersgd import LowRankSums
 from tests.support import zoo

@@ -3,8 +3,16 @@
 A compiled block runs memory-bound operators over the same elements as one kernel. Eager mode runs the kernels that
 ATen and autograd call, each with its dispatch.
 
-Order: `cost` (seconds there and back), `eager` (kernels in eager mode), `eager_temporaries` (what they hold for a
-moment), `fusion` (kernels of a compiled block), `experts` (a mixture's experts), `lookups` (placed tables), `ring`
-(ring attention), `operator_seconds` (any operator under one strategy), `collective_ops` (collectives inside operators),
-`kept_beside` (what is kept beside operands and results).
+Modules, each importing only those before it:
+
+    cost               seconds forward and backward
+    eager              kernels in eager mode
+    eager_temporaries  what they hold for a moment
+    fusion             kernels of a compiled block
+    experts            a mixture's experts
+    lookups            placed tables
+    ring               ring attention
+    operator_seconds   any operator under one strategy
+    collective_ops     collectives inside operators
+    kept_beside        bytes kept beside operands and results
 """

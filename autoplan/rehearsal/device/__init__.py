@@ -2,8 +2,16 @@
 
 Torch's private interfaces that this needs are used here alone.
 
-Order: `streams` (what torch asks of a device), `accelerator` (tensors without values), `kernels` (those that the real
-device would take), `process_groups` (a rank of any world), `storages` (lives of storages), `flops` (of an operator),
-`call_recorder` (what a rank issues), `repeated` (a graph's later runs), `fused_graph` (a graph as the kernels that
-inductor makes of it), `compiled` (what a compiled segment keeps).
+Modules, each importing only those before it:
+
+    streams         streams and events of the fake device
+    accelerator     the fake device: tensors without values
+    kernels         the kernels that the real device would take
+    process_groups  collectives of any rank of any world
+    storages        lives of storages: memory
+    flops           FLOPs of an operator
+    call_recorder   what a rank issues
+    graph_replay    later runs of a graph, replayed
+    fused_graph     a graph as the kernels that inductor makes of it
+    compiled        what a compiled segment keeps for its backward
 """

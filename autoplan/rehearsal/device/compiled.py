@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autoplan.rehearsal.device.call_recorder import Recorder
 from autoplan.rehearsal.device.fused_graph import fused, kept_alone
-from autoplan.rehearsal.device.repeated import graph_runner
+from autoplan.rehearsal.device.graph_replay import graph_runner
 from autoplan.runtime.memory import selective
 from autoplan.runtime.parallel.zero import segments_of
 

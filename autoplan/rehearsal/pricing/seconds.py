@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from autoplan.cost.step import straggling
 from autoplan.cost.zero_shares import Held
-from autoplan.rehearsal.pricing.balance import balance
 from autoplan.rehearsal.pricing.calls import crossing_s
+from autoplan.rehearsal.pricing.price_check import balance
 from autoplan.rehearsal.pricing.priced_operators import BACKWARD, FORWARD, LAUNCHED, Launched, launched, places_of
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices, RankShare
 from autoplan.rehearsal.records import Call, RankTrace
@@ -37,7 +37,7 @@ def prices_of(plan: PlanPrices, traces: Iterable[RankTrace], program: str) -> Ca
     program  the text of program.py
     A collective's are those in which all of its members are done once the last of them is there; a message's those of
     its way; both of a send and of its receive. What the plan has no price for takes none: waits, joins, stops, and the
-    calls that ``balance`` leaves out or names.
+    calls that ``price_check`` leaves out or names.
     """
     seconds = {trace.rank: seconds_of(plan, trace, program) for trace in traces}
     return lambda trace, call: seconds[trace.rank][call.number]

@@ -3,7 +3,15 @@
 Whether every collective meets its members and every message its peer; whether the order on the streams admits an end;
 and, with a price on each call, how long the step takes. Nothing here needs torch.
 
-Order: `colour_refinement` (classes of ranks that no simulation tells apart), `channels` (calls by what orders them),
-`alignment` (where two sequences first differ), `sentences` (calls in words), `matching` (what doesn't meet), `script`
-(a trace as it is simulated), `deadlock` (who waits for whom), `simulation` (the events), `simulated_step` (the step).
+Modules, each importing only those before it:
+
+    rank_equivalence  classes of ranks that no simulation tells apart
+    channels          calls by the stream or group that orders them
+    alignment         where two sequences first differ
+    sentences         mismatches in words
+    matching          calls that meet no partner
+    script            a trace as the simulator's events
+    deadlock          a deadlock in words: who waits for whom
+    simulation        runs the events; finds deadlocks
+    simulated_step    the step
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autoplan.rehearsal.records import Call, RankTrace, Span
-from autoplan.rehearsal.world.colour_refinement import MEETING, MESSAGES
+from autoplan.rehearsal.world.rank_equivalence import MEETING, MESSAGES
 
 UNEVEN = "all-to-all-v"
 """How collectives are named whose members may put in different bytes."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoplan.rehearsal.records import Call
-from autoplan.rehearsal.world.colour_refinement import World, group_of
+from autoplan.rehearsal.world.rank_equivalence import World, group_of
 from autoplan.rehearsal.world.sentences import told
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from autoplan.rehearsal.records import Call, RankTrace
 from autoplan.rehearsal.world.alignment import Difference, common_prefix, first_difference, reordered
 from autoplan.rehearsal.world.channels import Channel, Sequences, needed, recognised
-from autoplan.rehearsal.world.colour_refinement import MEETING, MESSAGES, Ranks, World, group_of
+from autoplan.rehearsal.world.rank_equivalence import MEETING, MESSAGES, Ranks, World, group_of
 from autoplan.rehearsal.world.sentences import described, listed, ordinal, placed, told
 
 Numbers = tuple[dict[Channel, int], ...]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autoplan.rehearsal.records import HOST, Call, RankTrace, Span
-from autoplan.rehearsal.world.colour_refinement import MESSAGES
+from autoplan.rehearsal.world.rank_equivalence import MESSAGES
 
 RUN, ISSUE, MARK, WAIT = range(4)
 Step = tuple[int, int, int, tuple[int, ...]]

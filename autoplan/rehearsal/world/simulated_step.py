@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.rehearsal.world.colour_refinement import World
 from autoplan.rehearsal.world.deadlock import Deadlock, deadlock_of
+from autoplan.rehearsal.world.rank_equivalence import World
 from autoplan.rehearsal.world.script import Pricing, script_of
 from autoplan.rehearsal.world.simulation import SimulatedRank, Simulation
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from autoplan.rehearsal.world.colour_refinement import World
 from autoplan.rehearsal.world.deadlock import Halt
+from autoplan.rehearsal.world.rank_equivalence import World
 from autoplan.rehearsal.world.script import ISSUE, MARK, RUN, Script, Step
 
 

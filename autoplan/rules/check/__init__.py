@@ -3,10 +3,18 @@
 A rule is a claim: that parts, computed apart and put together as their layouts say, are the whole. `suggest` finds a
 rule for an operator that has none, by trying splits.
 
-Order: `case` (one call with real tensors), `simulate` (the ranks of a mesh in one process), `differ` (ranks against one
-device), `keeps` (what autograd saves), `report` (the result as a table), `counterexamples` (the error of a wrong
-strategy), `check` (`check_rule`), `shapes` (which dims change together), `suggest` (a rule by trying), `lacking` (the
-pass over a traced model that misses no rule).
+Modules, each importing only those before it:
+
+    case             one call with real tensors
+    simulate         the ranks of a mesh in one process
+    differ           ranks against one device
+    keeps            what autograd saves
+    report           the result as a table
+    counterexamples  the error of a wrong strategy
+    check            `check_rule`
+    shapes           which dims change together
+    suggest          a rule by trying
+    lacking          that every operator of a traced model has a rule
 """
 
 from autoplan.rules.check.check import check_rule

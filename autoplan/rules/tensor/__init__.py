@@ -1,7 +1,17 @@
 """Rules of tensor operators: element-wise, products, reductions, views, indexing.
 
-Order: `constant` (tensors from sizes), `buffers` (that forward changes), `elementwise` (with broadcasting), `matmul`
-(linear, matmul, einsum), `reduction` (sums, means, maxima), `view` (reshapes and permutes), `slicing` (parts and
-concatenations), `indexing` (reads by index), `scatter` (writes by index), `sorting` (sorts), `scan` (running sums,
-linear recurrences), `spectral` (Fourier transforms, complex numbers).
+Modules, each importing only those before it:
+
+    constant     tensors from sizes
+    buffers      buffers that forward changes
+    elementwise  elementwise operators, with broadcasting
+    matmul       linear, matmul, einsum
+    reduction    sums, means, maxima
+    view         reshapes and permutes
+    slicing      parts and concatenations
+    indexing     reads by index
+    scatter      writes by index
+    sorting      sorts
+    scan         running sums, linear recurrences
+    spectral     Fourier transforms, complex numbers
 """

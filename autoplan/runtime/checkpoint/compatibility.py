@@ -19,7 +19,7 @@ from autoplan.options import Training
 from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
-from autoplan.runtime.optim.asynchronous.outer_steps import BEGUN, OUTER_MOMENTUM
+from autoplan.runtime.optim.asynchronous.diloco import BEGUN, OUTER_MOMENTUM
 from autoplan.runtime.optim.asynchronous.weight_stashing import STALE
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.streamed_optimizer import state_memory

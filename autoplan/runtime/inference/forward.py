@@ -20,10 +20,10 @@ from autoplan.runtime.broken_off import BrokenOff
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.data.microbatches import Batch, Microbatches, microbatches
 from autoplan.runtime.inference.agreed_batch import gathered, whole_batch
-from autoplan.runtime.inference.lending import Loan, lent, loans
-from autoplan.runtime.inference.lockstep import Lockstep
+from autoplan.runtime.inference.pipelined_forward import PipelinedForward
+from autoplan.runtime.inference.shared_parameters import Loan, lent, loans
 from autoplan.runtime.ops.global_random import step_keys
-from autoplan.runtime.parallel.counting import whole_counts
+from autoplan.runtime.parallel.loss_denominators import whole_counts
 from autoplan.runtime.parallel.stages import Keywords, StageModule
 from autoplan.runtime.parallel.zero import fsdp_modules
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
@@ -72,7 +72,7 @@ class Forward:
         pipeline = form.axes.get(PIPELINE, MeshAxis(PIPELINE, 1, 0))
         with torch.no_grad(), broken.computing("a forward"), lent(form.loans):
             try:
-                parts = Lockstep(form.spec, self.stages, pipeline, self.device).run(keywords)
+                parts = PipelinedForward(form.spec, self.stages, pipeline, self.device).run(keywords)
             finally:
                 self.release()
             return whole_result(form, parts, self.device)

@@ -5,11 +5,21 @@ others differ from rank to rank. They take the operator's arguments, local tenso
 split them, outermost first. Given operands in the states of their strategy, they return the result in its state; the
 backward does the same for the dual states (`autoplan.ir.layout`).
 
-Order: `global_random` (dropout by element, not by rank), `affine` (products with a bias), `column_linear`
-(column-parallel products, whose backward overlaps), `attention` (attention over split rows or heads), `rank_random`
-(dropout of each rank's own), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of
-experts), `norm` (batch norm), `buffers` (that forward changes), `batch_moves` (rows gathered, sums made whole), `scan`
-(running sums), `spatial` (windows over a split dim).
+Modules, each importing only those before it:
+
+    global_random  dropout by element, not by rank
+    affine         products with a bias
+    column_linear  column-parallel products, whose backward overlaps
+    attention      attention over split rows or heads
+    rank_random    dropout of each rank's own
+    embedding      look-ups in split tables
+    loss           cross-entropy
+    experts        mixtures of experts
+    norm           batch norm
+    buffers        buffers that forward changes
+    batch_moves    the batch's rows gathered, sums made whole
+    scan           running sums
+    spatial        convolutions and pooling over a split dim
 """
 
 from autoplan.ops.recurrence import recurrence

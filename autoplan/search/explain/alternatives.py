@@ -88,7 +88,7 @@ def named(
 
     found = within(cluster.aimed_bytes)
     if found is None:
-        own.check_some_lie(possible)
+        own.check_any_feasible(possible)
         found = own.evaluator.leanest(*leanest(own, possible))
         if found is not None and found.over_bytes(cluster.usable_bytes) == 0:
             found = within(found.over_bytes(0.0)) or found  # as search.driver.best_plan has it

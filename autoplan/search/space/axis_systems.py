@@ -1,6 +1,6 @@
 """The strategies that a candidate allows on each of the axes ep, cp and tp: others are dropped.
 
-    ep   experts split over it, rows of everything else (``context_parallel``)
+    ep   experts split over it, rows of everything else (``row_systems``)
     cp   the sequence split over it, attention by heads, by rows, or round a ring (likewise); experts, where they are
          folded over it
     tp   what a named system asks, or nothing; where it is pinned, that weights are split over it. Beside experts that
@@ -21,7 +21,7 @@ from autoplan.ir.graph import Model, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, Mesh
 from autoplan.rules.strategies import Strategy
-from autoplan.search.space.context_parallel import EXPERT_BODIES, EXPERTS, LAYOUTS, ROW_SYSTEMS
+from autoplan.search.space.row_systems import EXPERT_BODIES, EXPERTS, LAYOUTS, ROW_SYSTEMS
 from autoplan.search.space.tensor_axes import LayoutRequirements, Role, System, splitting
 
 CONTEXT_SYSTEMS: Mapping[str, str] = {"heads": "ulysses", "rows": "context-parallel", "ring": "ring-attention"}

@@ -41,7 +41,7 @@ class Candidate:
     virtual_stages  stages on one pipeline rank: stage k of the chain runs on rank k modulo pp
     offload         "none", "optimizer", "parameters" or "activations": what the host's memory holds
     tensor          factors of tp, outermost first, one mesh axis for each; () is one axis
-    tensor_system   how tensors lie over these axes, by a system's name (``context_parallel.LAYOUTS``); "": as is
+    tensor_system   how tensors lie over these axes, by a system's name (``row_systems.LAYOUTS``); "": as is
                     cheapest
     local_steps     steps from one average of the replicas to the next; 1: gradients are summed in every step
     ep, cp          devices of the mesh's axes of these names: of all data ranks, dp * ep, those among which experts are

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoplan.cost import Operator
 from autoplan.ir.graph import Block, Model
-from autoplan.search.space.context_parallel import SEQUENCE, has_sequence
+from autoplan.search.space.row_systems import SEQUENCE, has_sequence
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,16 @@
 A function that makes a model is recorded as it runs, without its weights. Each rank replays the record under a seed and
 keeps its slices. The replay is compared with the function's own values, where that fits this machine.
 
-Order: `draws` (random draws in little memory), `generators` (torch's generator while recording), `constructor_recorder`
-(watches a constructor), `replay` (runs a recipe), `lifting` (constants in attributes as buffers), `recipe_check` (a
-recipe against the constructor), `making` (whole modules), `handed` (what a user hands over).
+Modules, each importing only those before it:
+
+    draws                 random draws in little memory
+    generators            torch's generator while recording
+    constructor_recorder  watches a constructor
+    replay                runs a recipe
+    lifting               constants in attributes as buffers
+    recipe_check          a recipe against the constructor
+    making                whole modules
+    handed                what a user hands over
 """
 
 from autoplan.trace.initialise.handed import Given, check_given, given

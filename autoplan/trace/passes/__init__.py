@@ -1,7 +1,14 @@
 """Passes over canonical nodes, each a function from nodes to nodes; `trace.pipeline` gives their order.
 
-Order: `decompose` (operators without form or rule), `literals` (tensors of written numbers), `buffer_updates` (what
-forward makes of buffers), `vectorize` (equal computations on all parts as one), `recurrence` (loops over a sequence as
-one operator), `views` (shorter chains of views), `clean` (unused nodes, duplicates, fused projections),
-`stacked_weights` (weights that each expert has by itself as one parameter), `precision` (mixed precision, float64).
+Modules, each importing only those before it:
+
+    decompose        operators without form or rule
+    literals         tensors written as numbers
+    buffer_updates   what forward makes of buffers
+    vectorize        equal computations on all parts as one
+    recurrence       loops over a sequence as one operator
+    views            chains of views, shortened
+    clean            unused nodes, duplicates, fused projections
+    stacked_weights  weights that each expert has by itself as one parameter
+    precision        mixed precision, float64
 """

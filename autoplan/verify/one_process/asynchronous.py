@@ -76,7 +76,7 @@ def train_replicas(
 
 
 class Outer:
-    """DiLoCo's outer optimizer over what a round began with (``runtime.optim.asynchronous.outer_steps``)."""
+    """DiLoCo's outer optimizer over what a round began with (``runtime.optim.asynchronous.diloco``)."""
 
     def __init__(self, module: nn.Module, training: Training) -> None:
         self.begun = copy.deepcopy(module)

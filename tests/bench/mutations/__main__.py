@@ -15,8 +15,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from autoplan.rehearsal.world.colour_refinement import World
 from autoplan.rehearsal.world.matching import mismatches
+from autoplan.rehearsal.world.rank_equivalence import World
 from tests.bench.mutations.programs import program_mutations
 from tests.bench.mutations.traces import Mutation, false_alarms, mutations
 from tests.bench.mutations.worlds import PLANS, rehearsed

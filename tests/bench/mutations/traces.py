@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from autoplan.rehearsal.pricing.balance import balance
+from autoplan.rehearsal.pricing.price_check import balance
 from autoplan.rehearsal.records import Call, RankClass, RankTrace
-from autoplan.rehearsal.world.colour_refinement import refine
 from autoplan.rehearsal.world.matching import mismatches
+from autoplan.rehearsal.world.rank_equivalence import refine
 from tests.bench.mutations.worlds import Rehearsed
 from tests.support.mutations import FAULTS, Calls
 from tests.support.rehearsed import renumbered

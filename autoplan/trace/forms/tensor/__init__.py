@@ -1,6 +1,15 @@
 """Canonical forms of tensor operators.
 
-Order: `arithmetic` (scalars and sums), `factory` (tensors from sizes), `matmul` (linear and matmul), `products`
-(vector products, einsum), `reduction` (sums and means), `view` (reshapes and permutes), `indexing` (reads by index),
-`scatter` (writes to parts), `sorting` (sorts), `random` (random numbers by element).
+Modules, each importing only those before it:
+
+    arithmetic  scalars and sums
+    factory     tensors from sizes
+    matmul      linear and matmul
+    products    vector products, einsum
+    reduction   sums and means
+    view        reshapes and permutes
+    indexing    reads by index
+    scatter     writes to parts
+    sorting     sorts
+    random      random numbers by element
 """

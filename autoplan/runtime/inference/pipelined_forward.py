@@ -19,7 +19,7 @@ from autoplan.runtime.program_spec import ProgramSpec
 Activations = tuple[Tensor, ...]
 
 
-class Lockstep:
+class PipelinedForward:
     """One rank's part.
 
     spec    of the forward: its stages and microbatches
