@@ -43,13 +43,14 @@ class Observed(WithLoss):
 
     def forward(self, *batch: torch.Tensor) -> torch.Tensor:
         before, drawn, held = state_of(self.model), random_states(), buffers_of(self.model)
-        with Detached(), Branches(self.seen.noted), ExpertLoops() as loops, drawing(type(self.model).__name__):
+        noted, of = self.seen.noted, type(self.model).__name__
+        with Detached(), Branches(noted), ExpertLoops(noted) as loops, drawing(of):
             result = super().forward(*batch)
             loops.end(result)
         write_assigned(self.model, held)
         for name, state in random_states().items():
             if state != drawn[name]:
-                raise refused(name, type(self.model).__name__)
+                raise refused(name, of)
         after = state_of(self.model)
         self.seen.changed |= dict.fromkeys(changed(before, after))
         self.seen.mutated += mutated(before, after)

@@ -7,7 +7,7 @@ operator of all of them is added to it. Whatever else enters is refused with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from autoplan.trace.expert_loops.forward_calls import (
     writes,
 )
 from autoplan.trace.expert_loops.loop_numbers import Count, Expert, Hit, refused
-from autoplan.trace.expert_loops.read_mixture import sum_of
+from autoplan.trace.expert_loops.read_mixture import have_weights_apart, sum_of
 
 WATCHED = (
     CHOOSING | CASTS | PLAIN | SHAPED | TURNED | MULTIPLIED | {"one_hot", "sum", "greater", "gt", "ne", "eq", "any"}
@@ -42,13 +42,21 @@ WATCHED = (
 """Calls that are remembered wherever they stand: masks are made of them, and experts' weights taken by them."""
 CUT = frozenset({"split", "split_with_sizes", "tensor_split"})
 SIZES = frozenset({"shape", "size", "numel", "nelement", "len"})
+NO_TOKENS = (
+    "a loop over the experts that tokens chose is one mixture: an expert that none chose gets a gradient of zero in "
+    "that step, where the loop leaves it without one; so weight decay and momentum change it, too"
+)
 
 
 class ExpertLoops(TorchFunctionMode):
-    """Within it, a loop over the experts that were hit is one ``autoplan::experts``."""
+    """Within it, a loop over the experts that were hit is one ``autoplan::experts``.
 
-    def __init__(self) -> None:
+    noted  gets what that changes, for the report
+    """
+
+    def __init__(self, noted: MutableMapping[str, None]) -> None:
         super().__init__()
+        self.noted = noted
         self.made: dict[int, Call] = {}
         self.added: dict[int, list[tuple[Any, Call]]] = {}  # to a sum, by its storage: what, and at which places
         self.sums: dict[int, Tensor] = {}
@@ -157,6 +165,8 @@ class ExpertLoops(TorchFunctionMode):
                     found = sum_of([(rows, place) for rows, place in added])
                 except Unlike as error:
                     raise refused(f"a loop over experts isn't read as a sum of them: {error}") from None
+                if have_weights_apart(added):
+                    self.noted[NO_TOKENS] = None
                 total.add_(found.reshape(total.shape).to(total.dtype))
 
     def end(self, result: Any) -> None:

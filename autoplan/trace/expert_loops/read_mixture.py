@@ -57,6 +57,12 @@ def sum_of(added: Sequence[tuple[Any, Call]]) -> Tensor:
     return total
 
 
+def have_weights_apart(added: Sequence[tuple[Any, Call]]) -> bool:
+    """Whether each expert has parameters by itself: one device gives them no gradient where no token chose it."""
+    downs = [part.down for rows, place in added if (part := part_of(rows, place.args[0])).down is not None]
+    return not all(isinstance(down.weight, Call) and entry(down.weight) is not None for down in downs if down)
+
+
 def shape_of(part: Part) -> tuple:
     """What has to be the same of all experts."""
     scores = tuple((id(result_of(of)), told(places)) for of, places in part.scores)
