@@ -11,7 +11,7 @@ import torch
 
 from autoplan.options import Parallelism, Training
 from autoplan.rehearsal import ranks
-from autoplan.rehearsal.device import compiled, repeated
+from autoplan.rehearsal.device import compiled, graph_replay
 from autoplan.rehearsal.records import RankTrace
 from tests.support.planning import parallelize_unproved
 from tests.support.rehearsed_llama import llama
@@ -33,16 +33,16 @@ QUICK = "tensor, selective"
 def traced(asked: tuple[bool, Path, int]) -> tuple[RankTrace | str, int]:
     """One rank's trace, with repeated runs or without, and how often one was repeated."""
     repeats, folder, rank = asked
-    runs, again = [0], repeated.repeat
+    runs, again = [0], graph_replay.repeat
 
     def runner(graph: Any, recorder: Any) -> Any:
-        return repeated.graph_runner(graph, recorder if repeats else None)
+        return graph_replay.graph_runner(graph, recorder if repeats else None)
 
     def counted(*given: Any) -> Any:
         runs[0] += 1
         return again(*given)
 
-    with patch.object(compiled, "graph_runner", runner), patch.object(repeated, "repeat", counted):
+    with patch.object(compiled, "graph_runner", runner), patch.object(graph_replay, "repeat", counted):
         return ranks.alone((folder, rank, None, True)), runs[0]
 
 
