@@ -62,6 +62,13 @@ def near(value: Any, names: frozenset[str], most: int = NEAR) -> bool:
     return value.name in names or any(near(one, names, most - 1) for one in value.args)
 
 
+def is_above_zero(mask: Any) -> bool:
+    """Whether a mask of experts says which have any token, and isn't compared with another number."""
+    call = unshaped(mask)
+    compared = isinstance(call, Call) and call.name in ("gt", "greater", "ne", "eq")
+    return not compared or (call.name != "eq" and isinstance(call.args[1], (int, float)) and call.args[1] == 0)
+
+
 def possible(mask: Any, classes: int) -> int:
     """How many classes of a mask of ``one_hot`` may be true: as many as were chosen among, where that is known."""
     while isinstance(mask, Call) and mask.name != "one_hot":

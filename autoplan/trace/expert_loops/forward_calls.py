@@ -99,6 +99,8 @@ def stripped(value: Any) -> Any:
         elif value.name in SHAPED:
             if beside_ones(value.tensor) != beside_ones(result_of(value.args[0])):
                 raise Unlike("an expert gives its rows another shape")
+        elif value.name == "detach" and value.chosen:
+            raise Unlike("an expert's rows, scores or result are detached: no gradient goes through them")
         elif value.name not in CASTS | PLAIN:
             return value
         value = value.args[0]

@@ -46,29 +46,30 @@ class Hit:
     """The experts that were hit, for which all of them stand.
 
     count  of all
+    ended  gets an entry for each loop that begins, which says whether it came to its end
     """
 
-    def __init__(self, count: int, listed: bool = True) -> None:
-        self.count, self.listed = count, listed
+    def __init__(self, count: int, ended: list[bool], listed: bool = True) -> None:
+        self.count, self.ended, self.listed = count, ended, listed
 
     def __iter__(self) -> Iterator[Expert]:
-        return (Expert(number, self.listed) for number in range(self.count))
+        place = len(self.ended)
+        self.ended.append(False)
+        yield from (Expert(number, self.listed) for number in range(self.count))
+        self.ended[place] = True
 
-    def __len__(self) -> int:
-        return self.count
+    def __len__(self) -> NoReturn:
+        raise refused("how many experts were hit follows from values; only a loop over them is read")
 
     def squeeze(self, *_: int) -> Hit:
-        return Hit(self.count, listed=False)
+        return Hit(self.count, self.ended, listed=False)
 
     view = reshape = flatten = squeeze
 
     def same(self, *_: object, **__: object) -> Hit:
         return self
 
-    to = cpu = detach = long = same
-
-    def tolist(self) -> list:
-        return [[Expert(n)] if self.listed else Expert(n) for n in range(self.count)]
+    to = cpu = detach = long = tolist = same
 
     def __getattr__(self, name: str) -> NoReturn:
         raise refused(f"{name} of which experts were hit follows from values; only a loop over them is read")
@@ -84,7 +85,7 @@ class Count(int):
         raise refused("how many tokens an expert got enters what is computed, and follows from values")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = unknown
-    __floordiv__ = __rfloordiv__ = __mod__ = __pow__ = __neg__ = __float__ = unknown
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __float__ = __int__ = unknown
 
     def above_zero(self, other: object, answer: bool) -> bool:
         if isinstance(other, int) and not isinstance(other, Count) and other == 0:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
 
-from autoplan.trace.expert_loops.expert_index import CHOOSING, Selection, expert_of, near, possible
+from autoplan.trace.expert_loops.expert_index import CHOOSING, Selection, expert_of, is_above_zero, near, possible
 from autoplan.trace.expert_loops.expert_parts import ADDED
 from autoplan.trace.expert_loops.forward_calls import (
     CASTS,
@@ -33,7 +33,7 @@ from autoplan.trace.expert_loops.forward_calls import (
     writes,
 )
 from autoplan.trace.expert_loops.loop_numbers import Count, Expert, Hit, refused
-from autoplan.trace.expert_loops.read_mixture import have_weights_apart, sum_of
+from autoplan.trace.expert_loops.read_mixture import have_weights_apart, sources_of, sum_of
 
 WATCHED = (
     CHOOSING | CASTS | PLAIN | SHAPED | TURNED | MULTIPLIED | {"one_hot", "sum", "greater", "gt", "ne", "eq", "any"}
@@ -41,10 +41,12 @@ WATCHED = (
 )  # fmt: skip
 """Calls that are remembered wherever they stand: masks are made of them, and experts' weights taken by them."""
 CUT = frozenset({"split", "split_with_sizes", "tensor_split"})
+RESHAPING = SHAPED | {"expand", "unflatten"}
 SIZES = frozenset({"shape", "size", "numel", "nelement", "len"})
 NO_TOKENS = (
     "a loop over the experts that tokens chose is one mixture: an expert that none chose gets a gradient of zero in "
-    "that step, where the loop leaves it without one; so weight decay and momentum change it, too"
+    "that step, where the loop leaves it without one; so weight decay and momentum change it, too. What forward does "
+    "for an expert without tokens alone is left out"
 )
 
 
@@ -61,12 +63,17 @@ class ExpertLoops(TorchFunctionMode):
         self.added: dict[int, list[tuple[Any, Call]]] = {}  # to a sum, by its storage: what, and at which places
         self.sums: dict[int, Tensor] = {}
         self.masked: set[int] = set()  # how many places masks have
+        self.ended: list[bool] = []  # whether each loop over the experts that were hit came to its end
+        self.trains = torch.is_grad_enabled()
 
     def __torch_function__(
         self, func: Callable, types: Collection[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         name = name_of(func)
+        counts = [one for one in leaves((args, kwargs)) if isinstance(one, Count)]
+        if counts and name not in RESHAPING:
+            counts[0].unknown()
         given = mapped(args, self.known)
         chosen = any(call.chosen for call in calls_in((given, kwargs and mapped(kwargs, self.known))))
         if chosen:
@@ -76,7 +83,9 @@ class ExpertLoops(TorchFunctionMode):
         if name in ("nonzero", "argwhere") and not kwargs.get("as_tuple"):
             mask = args[0]
             if mask.ndim == 1 and near(given[0], frozenset({"one_hot"})):
-                return Hit(possible(given[0], mask.shape[0]))
+                if not is_above_zero(given[0]):
+                    raise refused("experts are chosen by how many tokens they got, which follows from values")
+                return Hit(possible(given[0], mask.shape[0]), self.ended)
         if (name == "where" and len(args) == 1) or (name == "nonzero" and kwargs.get("as_tuple")):
             expert = expert_of(given[0])
             if expert is not None:
@@ -141,6 +150,9 @@ class ExpertLoops(TorchFunctionMode):
             self.finish([one for one in leaves((args, kwargs)) if isinstance(one, Tensor)])
         with disable_proxy_modes_tracing():
             result = func(*args, **kwargs)
+        floats = [one for one in leaves(result) if isinstance(one, Tensor) and one.is_floating_point()]
+        if floats and torch.is_grad_enabled() != self.trains:
+            raise refused("an expert computes under another gradient mode than the rest of the model")
         self.remember(name, func, given, kwargs, result, chosen=True)
         return result
 
@@ -162,6 +174,8 @@ class ExpertLoops(TorchFunctionMode):
             if key in self.added:
                 total, added = self.sums.pop(key), self.added.pop(key)
                 try:
+                    if any(storage_of(one) == key for one in sources_of(added)):
+                        raise Unlike("an expert reads what others have added to the sum by then")
                     found = sum_of([(rows, place) for rows, place in added])
                 except Unlike as error:
                     raise refused(f"a loop over experts isn't read as a sum of them: {error}") from None
@@ -172,6 +186,8 @@ class ExpertLoops(TorchFunctionMode):
     def end(self, result: Any) -> None:
         """What forward gives is in the graph; TraceError where it follows from which tokens an expert got."""
         self.finish(list(self.sums.values()))
+        if not all(self.ended):
+            raise refused("a loop over the experts that were hit ends before the last of them")
         if any(getattr(self.known(one), "chosen", False) for one in leaves(plain(result)) if isinstance(one, Tensor)):
             raise refused("forward's result follows from which tokens an expert got")
 

@@ -41,7 +41,7 @@ def sum_of(added: Sequence[tuple[Any, Call]]) -> Tensor:
     index = index.permute(*tokens, *(d for d in range(index.ndim) if d not in tokens))
     index = index.reshape(index.shape[0], -1)
     hidden, places = one.hidden
-    if dims_of(places) != list(tokens) or result_of(hidden).ndim != 2:
+    if dims_of(places, one.selection.expert) != list(tokens) or result_of(hidden).ndim != 2:
         raise Unlike("an expert's rows aren't those of the tokens that it adds to")
     scores = score_of(one, tokens, index)
     computing = [part for part in parts if part.first]
@@ -65,30 +65,41 @@ def have_weights_apart(added: Sequence[tuple[Any, Call]]) -> bool:
 
 def shape_of(part: Part) -> tuple:
     """What has to be the same of all experts."""
-    scores = tuple((id(result_of(of)), told(places)) for of, places in part.scores)
-    return id(result_of(part.hidden[0])), told(part.hidden[1]), scores, part.factor
+    expert = part.selection.expert
+    scores = tuple((id(result_of(of)), told(places, expert)) for of, places in part.scores)
+    return id(result_of(part.hidden[0])), told(part.hidden[1], expert), scores, part.factor
 
 
-def told(places: tuple) -> tuple:
-    """What a tensor is indexed by, alike for all experts."""
-    return tuple(
-        one.args[1] if isinstance(one, Call) and one.name == "place" else "expert" if isinstance(one, int) else str(one)
-        for one in places
-    )
+def told(places: tuple, expert: int) -> tuple:
+    """What a tensor is indexed by, alike for all experts: "expert" is the number of the one that is read."""
+
+    def of(one: Any) -> object:
+        if isinstance(one, Call) and one.name == "place":
+            return one.args[1]
+        return "expert" if isinstance(one, int) and one == expert else str(one)
+
+    return tuple(map(of, places))
 
 
-def dims_of(places: tuple) -> list[object]:
-    return [one for one in told(places) if one not in ("None", "slice(None, None, None)", "Ellipsis")]
+def dims_of(places: tuple, expert: int) -> list[object]:
+    return [one for one in told(places, expert) if one not in ("None", "slice(None, None, None)", "Ellipsis")]
+
+
+def sources_of(added: Sequence[tuple[Any, Call]]) -> list[Tensor]:
+    """Of which tensors experts read their rows and scores."""
+    parts = [part_of(rows, place.args[0]) for rows, place in added]
+    return [result_of(of) for part in parts for of in (part.hidden[0], *(score for score, _ in part.scores))]
 
 
 def score_of(part: Part, tokens: tuple[int, ...], index: Tensor) -> Tensor:
     """What multiplies each choice's result, [tokens, choices]."""
-    found = [one_score(result_of(of), dims_of(places), tokens, index) for of, places in part.scores]
+    scores = [(result_of(of), dims_of(places, part.selection.expert)) for of, places in part.scores]
+    found = [one_score(of, dims, tokens, index) for of, dims in scores]
     if not found:
         hidden = result_of(part.hidden[0])
         found = [torch.full(index.shape, 1.0, dtype=hidden.dtype, device=hidden.device)]
-    scores = reduce(torch.mul, found)
-    return scores if part.factor == 1 else scores * part.factor
+    product = reduce(torch.mul, found)
+    return product if part.factor == 1 else product * part.factor
 
 
 def one_score(of: Tensor, dims: Sequence[object], tokens: tuple[int, ...], index: Tensor) -> Tensor:
