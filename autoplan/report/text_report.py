@@ -96,5 +96,7 @@ def training_text(record: PlanRecord) -> str:
     sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
     apart = ", statistics of each microbatch" if training.apart else ""
     drawn = ", dropout drawn per rank" if training.draws_by_rank else ""
+    most = training.expert_capacity
+    dropped = f", an expert takes at most {most:g} times an even share, the rest is dropped" if most else ""
     groups = "".join(f", {text}" for text in groups_text(record.model, training))
-    return f"{training.optimizer}{rates}, {training.precision}{sums}{apart}{drawn}, {compiled}{groups}"
+    return f"{training.optimizer}{rates}, {training.precision}{sums}{apart}{drawn}{dropped}, {compiled}{groups}"

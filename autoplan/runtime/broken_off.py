@@ -1,7 +1,12 @@
 """What broke a step, an evaluation or an update off midway, so that no further one can follow."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from autoplan.errors import LostRankError, WeightsError
 
@@ -16,6 +21,13 @@ class BrokenOff:
 
     def __init__(self, alone: bool) -> None:
         self.alone, self.updating, self.told = alone, False, ""
+        self.versions: Callable[[], list[int]] = list
+        self.before: list[int] = []
+
+    def update(self, optimizer: Optimizer) -> None:
+        """An update begins. Where a hook of the user's breaks it off before anything is written, nothing has."""
+        self.versions = partial(versions, optimizer)
+        self.updating, self.before = True, self.versions()
 
     @contextmanager
     def computing(self, what: str) -> Iterator[None]:
@@ -39,9 +51,17 @@ class BrokenOff:
 
     def check_values(self, call: str) -> None:
         """WeightsError where an update broke off."""
-        if self.updating:
+        if self.updating and self.versions() != self.before:
             cause = "some parameters and optimizer states may be new and others old"
             remedy = "load_checkpoint(path)" if self.alone else "end the program, and start it anew from it"
             raise WeightsError(
                 f"program.{call} after an update that broke off", cause, f"take the last checkpoint: {remedy}"
             )
+
+
+def versions(optimizer: Optimizer) -> list[int]:
+    """How often each parameter and each of its states was written."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    tensors = [value for value in (*parameters, *states) if isinstance(value, Tensor)]
+    return [(x.to_local() if isinstance(x, DTensor) else x)._version for x in tensors]

@@ -144,7 +144,7 @@ class Continuous:
         self.engine.begin(self.spec, self.versions.compute)
         self.partial: ByName = {}
         self.waiting: deque[ByName] = deque()
-        self.told: deque[tuple[Tensor, dist.Work | None]] = deque()
+        self.told: deque[tuple[Tensor, dist.Work | None, int]] = deque()
         self.asked: deque[Asked] = deque()
 
     def agreed(self, call: Call, prepare: Callable[[], Given]) -> Given:
@@ -175,8 +175,8 @@ class Continuous:
             self.partial = self.taken()
             self.finish(started)
             self.gradients.fed()
-            self.tell()
-        return self.heard(number)
+            self.tell(number)
+        return self.heard()
 
     def needed(self) -> set[int]:
         """The versions that batches in flight have met."""
@@ -230,12 +230,12 @@ class Continuous:
             return
         with self.broken.computing("draining the pipeline"), drawing(self.spec, self.device):
             self.run_out(applied)
-            told, asked = [arrived(*each) for each in self.told][1:], tuple(self.asked)
+            told, asked = [(arrived(loss, work), of) for loss, work, of in self.told][1:], tuple(self.asked)
         self.begin()
         for one in asked:
             self.agreement.heard(one)
-        for loss in told if applied else ():
-            self.updates.arrived(loss, 0)
+        for loss, of in told if applied else ():
+            self.updates.arrived(loss, of)
 
     def run_out(self, applied: bool) -> None:
         """Runs the backwards that are left, and their updates."""
@@ -263,18 +263,19 @@ class Continuous:
         self.due = None
         self.put(partial)
 
-    def tell(self) -> None:
-        """The last batch's loss, from the last stage to all; nobody waits for it yet."""
+    def tell(self, number: int) -> None:
+        """The loss of the last batch, that of step ``number``, from the last stage to all; nobody waits for it yet."""
         pipeline = self.axes[PIPELINE]
         loss, last = summed_loss(self.spec, self.engine.losses(), self.axes), pipeline.size - 1
-        self.told.append((loss, dist.broadcast(loss, group=pipeline.group, group_src=last, async_op=True)))
+        self.told.append((loss, dist.broadcast(loss, group=pipeline.group, group_src=last, async_op=True), number))
 
-    def heard(self, number: int) -> Tensor:
+    def heard(self) -> Tensor:
         """The loss of the oldest batch in flight, on all ranks alike."""
         while len(self.told) > self.loss_late + 1:
             self.told.popleft()
-        loss = arrived(*self.told[0])
-        self.updates.arrived(loss, number - len(self.told) + 1)
+        told, work, of = self.told[0]
+        loss = arrived(told, work)
+        self.updates.arrived(loss, of)
         return loss
 
     def taken(self) -> ByName:

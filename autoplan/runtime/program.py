@@ -385,7 +385,7 @@ class Program(RankModel):
         self.broken.check("optimizer.step")
         self.gradients.check_step()
         self.watch.enter("the update", self.steps)
-        self.broken.updating = True
+        self.broken.update(self.optimizer)
 
     def _stepped(self, *_: object) -> None:
         self.broken.updating = False

@@ -152,6 +152,9 @@ def test_a_capacity_is_of_a_mixture_with_rows() -> None:
                           loss_fn=F.mse_loss, training=training)  # fmt: skip
     with pytest.raises(ParallelismError, match="by rows of the batch"):
         parallelize_alone(Mixtures(), "1x2 cpu", {"x": torch.randn(ROWS, HIDDEN)}, training=training)
+    with pytest.raises(ParallelismError, match="'score' without expert_capacity: nothing is dropped"):
+        parallelize_alone(Mixtures(), "1x2 cpu", {"x": torch.randn(ROWS, LENGTH, HIDDEN)},
+                          training=Training(expert_dropping="score"))  # fmt: skip
     with pytest.raises(ParallelismError, match="positive number"):
         Training(expert_capacity=0)
 

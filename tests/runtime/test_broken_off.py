@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import autoplan
-from autoplan.errors import LostRankError, WeightsError
+from autoplan.errors import InputsError, LostRankError, WeightsError
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.inference.pipelined_forward import PipelinedForward
 from autoplan.runtime.pipeline.stage import PipelineStage
@@ -122,4 +122,27 @@ def test_an_update_that_broke_off_ends_at_the_last_checkpoint(tmp_path: Path) ->
         assert not (tmp_path / "step-2").exists() and not (tmp_path / "weights").exists()
         program.load_checkpoint(tmp_path / "step-1")
         assert all(torch.equal(value, kept[name]) for name, value in program.state_dict().items())
+        update(program, second)
+
+
+def test_a_hook_that_ends_an_update_before_it_writes_ends_nothing_else() -> None:
+    first, second = tiny.batches(2)
+    with made() as program, made() as other:
+        assert update(program, first) == update(other, first)
+        hook = program.optimizer.register_step_pre_hook(out_of_memory)
+        program.step(second)
+        with pytest.raises(MemoryError):
+            program.optimizer.step()
+        hook.remove()
+        program.optimizer.step()
+        update(other, second)
+        mine, wanted = program.state_dict(), other.state_dict()
+        assert all(torch.equal(mine[name], wanted[name]) for name in wanted)
+
+
+def test_a_closure_is_refused_before_anything_is_computed() -> None:
+    first, second = tiny.batches(2)
+    with made() as program:
+        with pytest.raises(InputsError, match="closure"):
+            program.optimizer.step(lambda: program.step(first))  # type: ignore[arg-type]
         update(program, second)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from autoplan.errors import InputsError
+from autoplan.errors import DivergedError, InputsError
 from autoplan.options import LRSchedule, Training
 from autoplan.runtime.continuous import kept
 from autoplan.runtime.program import Program
@@ -203,3 +203,21 @@ def test_a_batch_in_flight_is_the_program_s_own() -> None:
     rows.zero_()
     assert torch.equal(torch.stack(tuple(found["tokens"])), torch.arange(4).view(2, 2))  # type: ignore[arg-type]
     assert found["microbatches"] == (2, 2)
+
+
+def drained_with_a_bad_loss(rank: int, world: int) -> str:
+    first, second, bad = tiny.batches(3)
+    bad = {**bad, "labels": torch.full_like(bad["labels"], -100)}
+    program = made(MESHES["pp4"], PLAIN)
+    program.load_weights(tiny.reference().state_dict())
+    for batch in (first, second, bad):
+        program.step(batch)
+        program.optimizer.step()
+    with pytest.raises(DivergedError) as error:
+        program.state_dict()
+    program.close()
+    return str(error.value)
+
+
+def test_a_loss_that_a_drain_tells_is_of_its_own_step(pool: RankPool) -> None:
+    assert all("at step 3:" in text for text in pool.run(drained_with_a_bad_loss))

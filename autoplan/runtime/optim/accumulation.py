@@ -27,6 +27,7 @@ class Gradients:
         self.batches, self.used = 0, False
         self.zero_grad = optimizer.zero_grad
         optimizer.zero_grad = self.zeroed  # type: ignore[method-assign]  # torch has hooks for steps alone
+        optimizer.register_step_pre_hook(without_closure)
 
     def zeroed(self, set_to_none: bool = True) -> None:
         """The optimizer's own ``zero_grad``."""
@@ -109,3 +110,13 @@ class Gradients:
                 each.parameter.grad = before[each.name]
             else:
                 each.parameter.grad.add_(before[each.name])
+
+
+def without_closure(_: Optimizer, given: Sequence[object], named: Mapping[str, object]) -> None:
+    """InputsError for ``optimizer.step(closure)``: the program's step is forward and backward of its batch.
+
+    given  as torch passes them: the optimizer itself, then what ``step`` was called with
+    """
+    if any(closure is not None for closure in (*given[1:], *named.values())):
+        cause = "program.step(batch) computes the gradients, before the update begins"
+        raise InputsError("optimizer.step(closure)", cause, "call program.step(batch), then optimizer.step()")

@@ -40,6 +40,9 @@ def check_read(pinned: Parallelism, training: Training) -> None:
         value, cause = getattr(training, field), f"{reader} alone reads it, and no search chooses one by itself"
         remedy = f"pin it, as in Parallelism({reader}={EXAMPLES[reader]!r}), or leave {field} out"
         raise ParallelismError(f"{field}={value!r} without {reader}", cause, remedy)
+    if training.expert_capacity is None and training.expert_dropping != Training.expert_dropping:
+        given = f"expert_dropping={training.expert_dropping!r} without expert_capacity"
+        raise ParallelismError(given, "nothing is dropped then", "give expert_capacity=1.25, say, or leave it out")
 
 
 def without_unread(pinned: Parallelism, training: Training) -> Training:
