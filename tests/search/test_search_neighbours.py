@@ -186,6 +186,18 @@ def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None
         assert pieces.most_excess(replace(found, **{kind: less})) > 0
 
 
+@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+@pytest.mark.parametrize("share", [0.9, 3.0])
+def test_a_search_ends_where_a_division_has_no_neighbours(recompute: str, share: float) -> None:
+    """As many segments as stages: none can be moved."""
+    pieces = walled(chain(3, "interleaved", 2, recompute, 4, 6), share)
+    here = pieces.pinned(even_stages(pieces))
+    near, beyond = neighbours(pieces, here, pieces.rounds.paths)
+    assert (len(near), len(beyond)) == (0, 0)
+    found = DivisionSearch(pieces, few_integers=0).run()
+    assert found is None if share < 1 else found is not None and found.division == here
+
+
 @pytest.mark.parametrize(("seed", "segments"), [(0, 7), *(slow((seed, 9)) for seed in range(8))])
 def test_going_from_neighbour_to_neighbour_finds_what_trying_everything_does(seed: int, segments: int) -> None:
     """Whole numbers in no program, recomputation free, walls under which even stages hold too much."""

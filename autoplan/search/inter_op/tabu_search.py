@@ -33,13 +33,15 @@ def neighbours(pieces: ChainCosts, division: Division, paths: np.ndarray) -> tup
     found = moved(pieces, here, paths, lengths_s)
     if pieces.recompute == "auto" and pieces.repeated.any():
         others = recomputed_otherwise(pieces, here, lengths_s, again_s(pieces, paths))
+        if not len(found) + len(others):
+            return found, np.zeros(0)
         number = np.minimum(np.arange(len(found) + len(others)), len(found))  # stages of others are those that are here
         ranks = pieces.before_recomputation(joined(found, here)).picked(number)
         found = joined(found, others)
         over = ranks.recomputing(found.full.T, found.part.T)
         ways = [fitting(pieces, found, ranks, over, kind) for kind in ((FULL, PART) if saves(pieces) else (FULL,))]
         return joined(*(way for way, _ in ways)), np.concatenate([beyond for _, beyond in ways])
-    return found, pieces.most_excess(found)
+    return (found, pieces.most_excess(found)) if len(found) else (found, np.zeros(0))
 
 
 def saves(pieces: ChainCosts) -> bool:
