@@ -53,8 +53,12 @@ class DataAxis(DataShares):
         return 0.0 if device.blocking else float(hidden_seconds(compute_s, comm_s, device.overlap_slowdown))
 
     def copied_s(self, bytes: float) -> float:
-        """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
+        """Seconds to copy what is gathered or sent out of its buffer or into it."""
         return self.prices.cold_s(COPY * bytes) if self.shared else 0.0
+
+    def gathered_copy_s(self, bytes: float) -> float:
+        """Parameters copied out of the buffer that they were gathered into."""
+        return self.copied_s(bytes)
 
     def fetched_s(self, held: Held, frozen: Held = 0.0) -> float:
         """A shard of a segment's parameters over the link to the host, or of its gradients; 0 where they stay here."""
@@ -93,7 +97,7 @@ class DataAxis(DataShares):
         self, parameter_bytes: float, frozen_bytes: float = 0.0, last: bool = False
     ) -> tuple[float, float]:
         """Copies of a segment's (forward, backward) in each microbatch; ``last``: as of ``gathers``."""
-        gathered_s = self.copied_s(parameter_bytes + frozen_bytes) if self.zero == 3 else 0.0
+        gathered_s = self.gathered_copy_s(parameter_bytes + frozen_bytes) if self.zero == 3 else 0.0
         scattered_s = self.scattered_copy_s(parameter_bytes) if self.scatters_each else 0.0
         return gathered_s, scattered_s + (0.0 if last and self.keeps_last else gathered_s)
 
@@ -238,5 +242,5 @@ class DataAxis(DataShares):
 
     def sharded_copies_once_s(self, parameter_bytes: float) -> tuple[float, float]:
         """fully_shard's copies once a step: (of parameters that were gathered, of gradients that are scattered)."""
-        gathered_s = self.copied_s(parameter_bytes) if self.sharded and self.zero < 3 else 0.0
+        gathered_s = self.gathered_copy_s(parameter_bytes) if self.sharded and self.zero < 3 else 0.0
         return gathered_s, self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_once else 0.0

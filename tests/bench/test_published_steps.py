@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from autoplan.cluster.interval import interval_of
-from cost_models.hardware import Topology, load_device
+from cost_models.hardware import Topology, device_names, load_device
 from cost_models.transformer.model import Recipe, Transformer
-from tests.bench.published_steps.document import Answered, printed
+from tests.bench.published_steps.answered import Answered
+from tests.bench.published_steps.document import printed
+from tests.bench.published_steps.intervals import intervals
 from tests.bench.published_steps.job import NotPlannable, cluster_of, job_on, named
 from tests.bench.published_steps.price import Planned, plan_all
 from tests.bench.published_steps.rows import FULLEST, LAST, Published
 
+ROOT = Path(__file__).resolve().parents[2]
 GPT = Transformer(64, 2, 4, 32, 256, dropout=True)
 LLAMA = Transformer(64, 2, 4, 32, 256, gated=True, bias=False, norm="rms", positions="rotary", tied=False)
 DEVICE, LINKS = load_device("a100-sxm-80gb")
@@ -101,3 +106,29 @@ def test_a_prediction_has_an_interval() -> None:
     found = interval_of(ONE_NODE, 10.0)
     assert found.low_s < 10.0 < found.high_s and found.is_validated
     assert found.holds(10.0) and not found.holds(100.0)
+
+
+def test_an_interval_is_that_of_rows_on_which_nothing_was_fitted() -> None:
+    row = Published("family", 1, "one", "7B", "h100-sxm", "", 10.0, 10.0)
+    rows = [Answered(replace(row, row=i, measured=9.0 + 0.1 * i), Planned("tp=2", 10.0)) for i in range(1, 10)]
+    fitted = Answered(replace(row, fitted=True, measured=50.0), Planned("tp=2", 10.0))
+    other = Answered(replace(row, family="sc21_zero3", measured=50.0), Planned("dp=2", 10.0))
+    assert intervals([*rows, fitted, other]) == {"h100-sxm": (0.92, 1.0, 9)}
+    assert intervals(rows[:4]) == {}
+    assert intervals([*rows[:4], fitted])["h100-sxm"][2] == 5
+
+
+def test_profiles_have_the_intervals_of_the_page() -> None:
+    text = (ROOT / "docs" / "appendix" / "accuracy.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| (\S+) \| (\d+) \| (\d\.\d\d) \| (\d\.\d\d) \|$", text, re.MULTILINE)
+    page = {device: (float(low), float(high)) for device, _, low, high in lines}
+    told = {name: share for name in device_names() if (share := load_device(name)[0].accuracy) is not None}
+    assert page == told
+    assert len(page) >= 4
+
+
+def test_traits_of_the_data_axis_take_their_time_away() -> None:
+    """Copies of what is gathered, and sums in a pass of their own."""
+    job = job_on(LLAMA, replace(MEGATRON, tensor=1, data=8, zero=3, fused_attention=True), ONE_NODE)
+    ours, flat, adds = plan_all(job.traced, [job, replace(job, flat=True), replace(job, adds=True)])
+    assert 0 < max(flat.step_s, adds.step_s) < ours.step_s and flat.peak_bytes == adds.peak_bytes == ours.peak_bytes

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cost_models.validation.published import default_folder
-from tests.bench.published_steps.document import Answered, line, printed
+from tests.bench.published_steps.answered import Answered
+from tests.bench.published_steps.document import line, printed
 from tests.bench.published_steps.job import Job, Traced
 from tests.bench.published_steps.price import Planned, plan_group
 from tests.bench.published_steps.rows import Published, published

@@ -11,9 +11,14 @@ from autoplan.options import Parallelism, Training
 from cost_models.hardware import Topology, load_device
 from cost_models.transformer.model import Recipe, Transformer
 from cost_models.validation.case import STEP, Case
+from cost_models.validation.tables.fsdp import MPT
+from cost_models.validation.tables.megatron import KORTHIKANTI_STEPS
+from cost_models.validation.tables.megatron_core import MEGATRON_CORE
 
 CLIPPED = 1.0  # the norm that every one of these trainers clips to unless it is told otherwise
 DROPOUT = 0.1  # of GPT-2 and Megatron-LM
+ON_FSDP1 = (MPT.name,)
+ADDING = (KORTHIKANTI_STEPS.name, MEGATRON_CORE.name)  # Megatron-LM since early 2022, recalled: no paper says so
 
 
 class NotPlannable(ValueError):
@@ -46,6 +51,11 @@ class Job:
     """A row's question.
 
     notes  what of the row isn't planned as it was run
+
+    Traits of rows alone, as of ``Traced``:
+
+    flat   parameters are views of one flat buffer that they are gathered into (FSDP1)
+    adds   products of weights' gradients add to float32 sums (Megatron-LM's gradient accumulation fusion)
     """
 
     traced: Traced
@@ -53,13 +63,16 @@ class Job:
     cluster: ClusterSpec
     pins: Parallelism
     notes: tuple[str, ...] = ()
+    flat: bool = False
+    adds: bool = False
 
 
 def job_of(case: Case) -> Job:
     """The question of a case; ``NotPlannable`` where our program can't be what it ran."""
     if case.what != STEP:
         raise NotPlannable("a layer alone was measured, no step")
-    return job_on(case.model, case.recipe, cluster_of(case.topology, case.recipe.relays))
+    job = job_on(case.model, case.recipe, cluster_of(case.topology, case.recipe.relays))
+    return replace(job, flat=case.table in ON_FSDP1, adds=case.table in ADDING)
 
 
 def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:

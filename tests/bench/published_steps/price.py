@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
+from unittest.mock import patch
 
 import torch
 
 from autoplan.compile import traced_model
+from autoplan.cost.zero_costs import DataAxis
 from autoplan.errors import AutoplanError
 from autoplan.ir.graph import Block, Model, Node, Ref
 from autoplan.ir.randomness import with_randomness
@@ -20,6 +22,7 @@ from autoplan.report.words import choice_text
 from autoplan.search.chosen import choose
 from autoplan.search.driver import fastest
 from autoplan.search.explain.does_not_fit import leanest, needs
+from autoplan.search.inter_op import data_shares
 from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.state import begin, candidates
 from autoplan.trace.initialise import given
@@ -114,8 +117,26 @@ def lean_loss(block: Block) -> Block:
     return replace(block, nodes=tuple(node for node in made if node.op != CAST or node.name in read))
 
 
+def axis_of(job: Job) -> type[DataAxis]:
+    """The data axis under a row's traits."""
+
+    class RowAxis(DataAxis):
+        def gathered_copy_s(self, bytes: float) -> float:
+            return 0.0 if job.flat else super().gathered_copy_s(bytes)
+
+        def added_s(self, parameter_bytes: float) -> float:
+            return 0.0 if job.adds else super().added_s(parameter_bytes)
+
+    return RowAxis
+
+
 def planned(model: Model, job: Job) -> Planned:
     """The fastest plan under a job's pins, whether or not it fits."""
+    with patch.object(data_shares, "DataAxis", axis_of(job)):
+        return fastest_plan(model, job)
+
+
+def fastest_plan(model: Model, job: Job) -> Planned:
     start = time.process_time()
     try:
         work = begin(model, job.cluster, job.training, job.pins)
