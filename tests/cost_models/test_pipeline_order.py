@@ -17,6 +17,7 @@ from torch.distributed.pipelining import (
 )
 
 from cost_models.pipeline import (
+    ASYNCHRONOUS,
     SCHEDULES,
     SPLIT,
     Action,
@@ -135,7 +136,7 @@ def test_each_action_once_and_none_before_what_it_needs(setting):
 def test_what_is_held_is_recounted_from_the_actions(setting):
     """From the forward to the last pass back; without a flush, where the run is long enough to fill the pipeline."""
     schedule, ranks, microbatches, count = setting
-    if schedule in ("pipedream", "pipedream-2bw"):
+    if schedule in ASYNCHRONOUS:
         microbatches = max(microbatches, ranks)
     frees = "W" if schedule in SPLIT else "B"
     held = []
