@@ -327,6 +327,8 @@ class Evaluator:
         gain = sharing_of(self.operators.topology.device, candidate.pp, candidate.stage_devices).gain
         once = shared_once_s(loads) / candidate.pp
         left_s = limit_s / self.costs.slowdown - once
+        if np.isfinite(limit_s) and self.bounds.of_cuts_s(loads, point, memory_limit) >= limit_s:
+            return None
         pieces = pieces_of(loads, memory_limit)
         start_at = None if other is None else Division.of(other.stages)
         found = self.chunks(pieces, left_s * gain, start_at) if np.isfinite(memory_limit) else evenly(pieces)

@@ -159,6 +159,22 @@ class LowerBounds:
         schedule_s = knapsack_bound(known, loads, memory_limit, max(unlimited_s / slowed - once_s, 0.0))
         return (schedule_s + once_s) * slowed - self.apart_s(candidate)
 
+    def of_cuts_s(self, loads: StageModel, point: IntraOpPlan, memory_limit: float) -> float:
+        """The knapsack bound with these operators alone, however the chain is cut; 0 as of ``by_bytes_s``."""
+        candidate, topology, chain = loads.candidate, self.costs.operators.topology, loads.chain
+        shared = sharing_of(topology.device, candidate.pp, candidate.stage_devices).gain != 1
+        if shared or loads.ranks or not np.isfinite(memory_limit) or not short_of_bytes(loads, memory_limit):
+            return 0.0
+        spent_s, first = chain.forward_s + chain.backward_s, {b: n for n, b in reversed([*enumerate(self.blocks)])}
+
+        def floor(block: int, _: float, price: np.ndarray) -> np.ndarray:
+            return np.asarray(spent_s[first[block]] + price * chain.kept[first[block]])
+
+        rates, once_s = rates_of(point.prices, self.uses), shared_once_s(loads) / candidate.pp
+        known = BlockBounds(loads, chain, spent_s, self.blocks, floor, rates, chain.forward_s)
+        least_s = self.of_point_s(candidate, point) / self.costs.slowdown - once_s
+        return (knapsack_bound(known, loads, memory_limit, max(least_s, 0.0)) + once_s) * self.costs.slowdown
+
     def keeps_everything(self, candidate: Candidate) -> bool:
         """Whether nothing at all can be recomputed, of one stage with a tensor axis."""
         again = self.costs.operators.prepared.training and candidate.recompute != "none" and max(self.uses.values()) > 1

@@ -94,8 +94,9 @@ class PartitionMilp:
         if pieces.recompute == "auto":
             self.recompute()
         self.held: set[tuple[int, int]] = set()
-        self.there: dict[tuple[int, int], int] = {}
-        self.largest: dict[tuple[str, int], int] = {}
+        self.there = np.full(self.longest.shape, -1)
+        self.largest: dict[tuple[str, int], np.ndarray] = {}
+        self.of_ranks: dict[tuple[str, int], int] = {}
 
     def borders(self) -> None:
         """q and c [v·d + 1, runs], of the border in front of each stage and behind the last."""
@@ -193,12 +194,12 @@ class PartitionMilp:
         tied = self.tied_states[rank] + self.tied_gradients[standing, rank].max()
         entered = [k for k in mine if k]
         constant, unkept = self.behind(-counts[entered, None] * self.of["unkept"] * unit, entered)
-        constants = np.array([self.most("constants", [stage]) for stage in mine])
+        constants, transients = self.most("constants", p.stages)[mine], np.array(self.transients(mine))
         self.lp.add(
             1.0 + constant + tied * unit, self.moved(-each * unit, mine), unkept,
             (np.array([self.message(mine)]), -float(p.memory.messages)),
             (self.a, counts[k] * (part - inputs)[r] * unit), (self.b, counts[k] * (kept - part)[r] * unit),
-            (constants, -np.array(held, dtype=float)), (np.array(self.transients(mine)), -1.0),
+            (constants, -np.array(held, dtype=float)), (transients, -1.0),
         )  # fmt: skip
 
     def add_emptied(self, rank: int) -> None:
@@ -208,7 +209,7 @@ class PartitionMilp:
         stands = self.of["states"] + self.gradients[standing]
         again_too = self.tied_states[rank] + self.tied_gradients[standing, rank].max()
         held, tied = (stands + self.of["updated"], stands), (again_too + self.tied_updated[rank], again_too)
-        alone = ((np.zeros(0, dtype=int), 0.0), (np.array([self.most("alone", mine)]), -1.0))
+        alone = ((np.zeros(0, dtype=int), 0.0), (self.most("alone", self.pieces.ranks)[mine[:1]], -1.0))
         for each, again, beside in zip(held, tied, alone, strict=True):
             self.lp.add(1.0 + again * unit, self.moved(-each * unit, mine), beside)
 
@@ -242,21 +243,20 @@ class PartitionMilp:
 
     def message(self, mine: Sequence[int]) -> int:
         """The variable of a rank's largest message, as a share of the limit."""
-        key, values = ("message", mine[0]), self.of["message"] / self.pieces.memory_limit
-        if key not in self.largest:
-            self.largest[key] = made = int(self.lp.variables(float(values[1:].min(initial=0.0)), np.inf))
-            for border in sorted({*mine, *(k + 1 for k in mine)} - {0, self.pieces.stages}):
-                constant, term = self.behind(-values[None], [border])
-                self.lp.add(constant, term, (np.array([made]), 1.0))
-        return self.largest[key]
+        if (key := ("message", mine[0])) not in self.of_ranks:
+            values = self.of["message"] / self.pieces.memory_limit
+            self.of_ranks[key] = made = int(self.lp.variables(float(values[1:].min(initial=0.0)), np.inf))
+            borders = np.array(sorted({*mine, *(k + 1 for k in mine)} - {0, self.pieces.stages}))
+            steps = np.broadcast_to(-np.diff(values, append=0.0), (len(borders), len(values)))
+            self.lp.add(np.full(len(borders), -values[0]), (self.c[borders], steps), column(borders * 0 + made, 1.0))
+        return self.of_ranks[key]
 
     def transients(self, mine: Sequence[int]) -> list[int]:
         """The variables of a rank's largest transients."""
         again = {FULL: "kept", PART: "rebuilt"}.get(self.pieces.recompute)
-        found = [self.most(name, mine) for name in ("working", "gathered")]
-        if again is not None:
-            found.append(self.most(again, mine))
-        elif self.pieces.recompute == "auto":
+        beside = ("working", "gathered", *([again] if again else []))
+        found = [int(self.most(name, self.pieces.ranks)[mine[0]]) for name in beside]
+        if self.pieces.recompute == "auto":
             found.append(self.rebuilt(mine))
         return found
 
@@ -264,9 +264,9 @@ class PartitionMilp:
         """The largest segment of a rank that runs again: at least kept[r] where one does in full, rebuilt[r] where one
         does selectively, as a share of the limit."""
         key = ("again", mine[0])
-        if key in self.largest:
-            return self.largest[key]
-        self.largest[key] = made = int(self.lp.variables(0.0, np.inf))
+        if key in self.of_ranks:
+            return self.of_ranks[key]
+        self.of_ranks[key] = made = int(self.lp.variables(0.0, np.inf))
         on_rank = np.isin(self.cells[0], mine)
         for run in range(len(self.sizes)):
             cells = on_rank & (self.cells[1] == run)
@@ -280,29 +280,32 @@ class PartitionMilp:
                 self.lp.add(0.0, (np.array([made]), 1.0), (some[None], -self.of[name][run] / self.pieces.memory_limit))
         return made
 
-    def most(self, name: str, stages: Sequence[int]) -> int:
-        """The variable of the largest value of the runs that some of the stages hold, as a share of the limit; of what
-        runs again, of those that may."""
-        key, values = (name, stages[0]), self.of[name] / self.pieces.memory_limit
-        if name in ("kept", "rebuilt"):
-            values = values * self.of["repeated"]
-        if key not in self.largest:
-            cells = [(k, r) for k in stages for r in np.flatnonzero(self.longest[k] > 0).tolist()]
-            single = self.pieces.stages == 1
-            sure = max((float(values[r]) for k, r in cells if single or self.sure[k, r] >= 1), default=0.0)
-            self.largest[key] = made = int(self.lp.variables(sure, np.inf))
-            for k, r in cells:
-                if values[r] > sure:
-                    self.lp.add(0.0, (np.array([made, self.is_there(k, r)]), np.array([1.0, -values[r]])))
+    def most(self, name: str, ways: int) -> np.ndarray:
+        """[ways] variables: of all stages k mod ``ways`` the largest value of the runs that they hold, as a share of
+        the limit; of what runs again, of those that may."""
+        if (key := (name, ways)) not in self.largest:
+            values = self.of[name] / self.pieces.memory_limit
+            if name in ("kept", "rebuilt"):
+                values = values * self.of["repeated"]
+            stage, run = np.nonzero(self.longest > 0)
+            sure, surely = np.zeros(ways), (self.sure[stage, run] >= 1) | (self.pieces.stages == 1)
+            np.maximum.at(sure, stage[surely] % ways, values[run[surely]])
+            self.largest[key] = made = self.lp.variables(sure, np.inf)
+            more = values[run] > sure[stage % ways]
+            stage, run = stage[more], run[more]
+            there = self.are_there(stage, run)
+            self.lp.add(np.zeros(len(run)), column(made[stage % ways], 1.0), column(there, -values[run]))
         return self.largest[key]
 
-    def is_there(self, stage: int, run: int) -> int:
-        """The variable that is 1 where a stage holds a segment of a run."""
-        if (stage, run) not in self.there:
-            self.there[stage, run] = some = int(self.lp.variables(0.0, 1.0, whole=True))
-            numbers = np.array([some, self.q[stage + 1, run], self.q[stage, run]])
-            self.lp.add(0.0, (numbers, np.array([self.longest[stage, run], -1.0, 1.0])))
-        return self.there[stage, run]
+    def are_there(self, stage: np.ndarray, run: np.ndarray) -> np.ndarray:
+        """The variables that are 1 where a stage holds a segment of a run."""
+        new = self.there[stage, run] < 0
+        at, of = stage[new], run[new]
+        none = np.zeros(len(at))
+        self.there[at, of] = some = self.lp.variables(none, 1.0, whole=True)
+        first, last = self.q[at, of], self.q[at + 1, of]
+        self.lp.add(none, column(some, self.longest[at, of]), column(last, -1.0), column(first, 1.0))
+        return np.asarray(self.there[stage, run])
 
     def solve(self, gap: float = 0.0, *, relaxed: bool = False) -> Found:
         """The best divisions for the paths and moments there are; ``relaxed``: in fractions of segments, and then the
