@@ -39,11 +39,11 @@ POLISHED = 12      # schedules run on what moves of recomputation lead to
 STEPS = 80         # from one division to the next
 PATIENCE = 10      # such steps without anything better
 CLOSE = 1.03       # times the limit, beyond which the best has to come nearer as quickly as it did
-AGAIN = 1.01       # times the limit up to which neighbours are searched again, on another way: that gains little
+AGAIN = 1.01       # times the limit up to which neighbours are searched again: that gains little
 PACE = 5           # steps by which that is judged
 RUN = 32           # neighbours on which the schedule is run, of each step
 PATHS = 80         # the last known ones, by which neighbours are chosen
-MEANS = (1.0, 0.3)  # as ``mean`` of ``DivisionSearch.tabu_search``, one after another
+MEANS = (0.3, 0.1)  # as ``mean`` of ``DivisionSearch.tabu_search``, one after another
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
 TIGHT = 0.7        # of the memory limit, beyond which they are
 
@@ -77,8 +77,7 @@ class DivisionSearch:
     ran        divisions on which the schedule was run, with its longest path
     tried      divisions that were taken, or what recomputation made of them
     few        whether the program is solved in whole numbers, once it was built
-    begun      (the division, the paths known) from which neighbours are searched
-    searched   times that they were
+    searched   times that neighbours were
     stopped    whether the limit ended one of these early
     """
 
@@ -95,7 +94,6 @@ class DivisionSearch:
         self.ran: dict[Division, CriticalPath] = {}
         self.tried: set[Division] = set()
         self.few: bool | None = None
-        self.begun: tuple[Division, list[np.ndarray]] | None = None
         self.searched = 0
         self.stopped = False
 
@@ -119,13 +117,13 @@ class DivisionSearch:
     def run(self, *, thorough: bool = True) -> ChunkCuts | None:
         """All three parts; those that were done are not done again.
 
-        thorough  whether neighbours are searched more than once, each time on another way
+        thorough  whether neighbours are searched more than once
         """
         if self.hopeless(searches=True):
             return None
         self.without_neighbours()
         if not self.few and not self.done:
-            self.tabu_searches(self.best or self.last or self.even, 1 + thorough * len(MEANS))
+            self.tabu_searches(self.best or self.last or self.even, len(MEANS) if thorough else 1)
         return self.found
 
     def without_neighbours(self) -> ChunkCuts | None:
@@ -156,7 +154,7 @@ class DivisionSearch:
         """
         if len(self.pieces) < self.pieces.stages:
             return None
-        if self.begun is None:
+        if not self.searched:
             self.paths = [*self.pieces.rounds.paths, self.path(start).counts]
             self.take(start)
             if self.best_s > self.limit_s * NEAR:
@@ -229,18 +227,12 @@ class DivisionSearch:
         return True
 
     def tabu_searches(self, start: Division, most: int) -> None:
-        """One after another, each from the best so far, for as long as that comes near the limit; where it may be taken
-        another from the start again, on another way. Those that were done are not done again."""
-        self.begun = self.begun or (start, list(self.paths))
-        start, known = self.begun
+        """One after another, each from the best so far, for as long as that comes near the limit. Those that were done
+        are not done again."""
         for number in range(self.searched, most):
-            if number and self.best_s > self.limit_s * (AGAIN if number < len(MEANS) else 1):
+            if number and self.best_s > self.limit_s * AGAIN:
                 break
-            if number < len(MEANS):
-                self.tabu_search(self.best or start, MEANS[number])
-            else:
-                self.paths = known
-                self.tabu_search(start, MEANS[-1])
+            self.tabu_search(self.best or start, MEANS[number])
             self.searched += 1
 
     def tabu_search(self, start: Division, mean: float) -> None:
