@@ -72,7 +72,7 @@ class Program(RankModel):
         replica = replica_of(spec, self.axes)
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica, self.disk)
         self.sums.follow(self.optimizer)
-        told = self.sums.unless_diverged, loss_from_all(spec)
+        told = self.sums.unless_diverged, loss_from_all(spec.lowered)
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device, *told)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held))

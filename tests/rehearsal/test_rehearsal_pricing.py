@@ -65,6 +65,7 @@ KINDS = {
     ),
 }  # fmt: skip
 """(devices, layers, what is pinned)"""
+FLASH = "aten._scaled_dot_product_flash_attention"
 QUICK = ("recomputed", "sequence, selective")  # tensor, sequence and data axes, ZeRO are among them
 
 
@@ -110,6 +111,7 @@ def test_products_have_the_flops_that_are_priced(found: Rehearsed, plan: PlanPri
         layer = [each for each in account.flops if each.block == "LlamaDecoderLayer"]
         products = ", ".join(each.statement for each in layer).split(", ")
         assert len(products) == 8  # seven products and attention
+        assert {FLASH, f"{FLASH}_backward"} <= {call.name for call in trace.calls}
 
 
 def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: PlanPrices) -> None:
@@ -129,20 +131,26 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         summed_s = sum(loads.once_s(at)[0] + loads.once_s(at)[2] for _, at in mine)  # over data and over tensor axes
         summed_s -= met_s
         again = [loads.backward_s(at, stage.recompute, stage.selective) for stage, at in mine]
-        assert forward_s == pytest.approx(trace.microbatches * sum(loads.forward_s(at) for _, at in mine))
         blocks = [found.record.model.segments[k].block for _, at in mine for k in range(*at)]
         moves = [moved for block in blocks for moved in plan.found.point.prices[block].moves]
         partly = [loads.recomputed(at, stage.recompute, stage.selective)[1] for stage, at in mine]
         runs = zip(blocks, (part for each in partly for part in each), strict=True)
         twice = [moved for block, part in runs if part for moved in plan.found.point.prices[block].moves if moved.again]
-        hidden_s = sum(moved.hidden_backward_s for moved in moves) + sum(moved.hidden_again_s for moved in twice)
-        hidden_s *= trace.microbatches
         slowdown = loads.data.prices.device.overlap_slowdown
-        slowed_s = (1 + slowdown) * hidden_s  # the calls, and what they slow, in full
+        in_full = (1 + slowdown) * trace.microbatches  # of what is hidden: the calls, and what they slow
+        ahead_s = in_full * sum(moved.hidden_forward_s for moved in moves)
+        assert (ahead_s > 0) == (plan.found.candidate.cp > 1)  # a ring's blocks hide its sends
+        wanted_s = trace.microbatches * sum(loads.forward_s(at) for _, at in mine) + ahead_s
+        hidden_s = sum(moved.hidden_backward_s for moved in moves) + sum(moved.hidden_again_s for moved in twice)
+        slowed_s = in_full * hidden_s
         once_s = sum(loads.once_s(at)[1] for _, at in mine)
-        assert backward_s == pytest.approx(trace.microbatches * sum(again) + summed_s + slowed_s + slowdown * once_s)
+        back_s = trace.microbatches * sum(again) + summed_s + slowed_s + slowdown * once_s
+        assert forward_s + backward_s == pytest.approx(wanted_s + back_s)
+        if not ahead_s:  # a ring's messages share their seconds by their bytes, those of both ways together
+            assert forward_s == pytest.approx(wanted_s)
         if len(stages) == 1:
-            assert sum(seconds) == pytest.approx(plan.found.step_s + slowed_s + (1 + slowdown) * once_s)
+            found_s = plan.found.step_s + ahead_s + slowed_s + (1 + slowdown) * once_s
+            assert sum(seconds) == pytest.approx(found_s)
 
 
 def once_copied_s(plan: PlanPrices, trace: RankTrace, seconds: Sequence[float]) -> float:

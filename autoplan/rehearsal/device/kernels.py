@@ -1,8 +1,9 @@
 """The kernels that a real device would take, where torch asks the device which it has and the fake one has none.
 
 Attention's choice is that of torch's ``sdp_utils`` in short: the flash kernel without a mask, on a GPU in half
-precision; else on a GPU the memory-efficient kernel; the plain products where a head is too long for either. RMS norm
-is one kernel on a GPU (``aten::rms_norm`` in layer_norm.cpp), several on a CPU.
+precision; else on a GPU the memory-efficient kernel; the plain products where a head is too long for either. A ring's
+blocks (``runtime.ops.attention.blocks``) are chosen likewise. RMS norm is one kernel on a GPU (``aten::rms_norm`` in
+layer_norm.cpp), several on a CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from autoplan.rehearsal.device.streams import HALF, NAME
-from autoplan.runtime.ops.attention import heads
+from autoplan.runtime.ops.attention import blocks, heads
+from autoplan.runtime.ops.attention.blocks import Sight, kernel, kernel_on
 from autoplan.runtime.ops.attention.heads import takes_groups
 
 LONGEST_HEAD = 256  # of the flash kernels
@@ -45,9 +47,13 @@ def kernels_of(kind: str) -> Iterator[None]:
             return norm(x, shape, weight, eps)
         return aten._fused_rms_norm(x, shape, weight, eps)[0]
 
+    def of_block(q: Tensor, v: Tensor, sight: Sight) -> str:
+        return kernel_on(kind, q, v, sight) if q.device.type == NAME else kernel(q, v, sight)
+
     attends = patch.object(functional, "scaled_dot_product_attention", attention)
     groups = patch.object(heads, "takes_groups", lambda q: kind == "cpu" or takes_groups(q))
-    with attends, groups, patch.object(functional, "rms_norm", rms_norm):
+    ring = patch.object(blocks, "kernel", of_block)
+    with attends, groups, ring, patch.object(functional, "rms_norm", rms_norm):
         yield
 
 

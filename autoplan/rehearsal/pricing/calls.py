@@ -18,6 +18,7 @@ from autoplan.rehearsal.pricing.parameter_calls import parameter_calls
 from autoplan.rehearsal.pricing.priced_call import PricedCall
 from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.rehearsal.records import Span
+from autoplan.runtime.parallel.loss_denominators import loss_from_all
 from autoplan.search.block_cost.account import MovedBytes
 
 WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all"}
@@ -118,7 +119,7 @@ def unpriced_calls(share: RankShare) -> list[PricedCall]:
     model = share.plan.span([axis.name for axis in mesh.device_axes if axis.name not in alone])
     agreed = 2 * INT64 * (AGREED + mesh.size("dp"))
     found = [PricedCall("the agreement before a step", "all-reduce", world, agreed, 1)]
-    if not share.plan.record.chosen.parallelism.continuous:
+    if not (share.plan.record.chosen.parallelism.continuous or loss_from_all(lowered)):
         found.append(PricedCall("whether the loss is finite", "all-reduce", world, FLOAT64, 1))
     if training.scales_loss:
         found.append(PricedCall("whether a gradient overflowed", "all-reduce", world, FLOAT32, 1))

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.typed_program import Lowered
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
@@ -43,11 +44,11 @@ def whole_counts(
     return whole
 
 
-def loss_from_all(spec: ProgramSpec) -> bool:
+def loss_from_all(lowered: Lowered) -> bool:
     """Whether ``whole_loss`` tells every rank one value that has a summand of each: where any computed what isn't
     finite, all see it. On an axis over which the loss is invariant each rank has one of its own instead."""
-    states = {name: state.kind for name, state in spec.lowered.loss.layout.rest}
-    own = [a.name for a in spec.lowered.mesh.axes if a.size > 1 and a.name not in (MICROBATCH, PIPELINE)]
+    states = {name: state.kind for name, state in lowered.loss.layout.rest}
+    own = [a.name for a in lowered.mesh.axes if a.size > 1 and a.name not in (MICROBATCH, PIPELINE)]
     return all(states.get(name) == "P" for name in own)
 
 

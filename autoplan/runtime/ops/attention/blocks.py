@@ -114,14 +114,20 @@ def join(one: Joined, other: Joined) -> Joined:
 
 
 def kernel(q: Tensor, v: Tensor, sight: Sight) -> str:
-    """The fused kernel that can take a block: "cpu", "cuda", or "" for none. Without a mask, heads of one size."""
+    """The fused kernel that takes a block where these tensors are, as ``kernel_on``."""
+    return kernel_on(q.device.type, q, v, sight)
+
+
+def kernel_on(device: str, q: Tensor, v: Tensor, sight: Sight) -> str:
+    """The fused kernel that a type of device has for a block: "cpu", "cuda", or "" for none. Without a mask, heads of
+    one size."""
     head = q.shape[-1]
     if sight.mask is not None or v.shape[-1] != head:
         return ""
-    if q.device.type == "cpu":
+    if device == "cpu":
         return "cpu"
     half = q.dtype in (torch.bfloat16, torch.float16)
-    return "cuda" if q.device.type == "cuda" and half and head <= FLASH_HEAD and head % 8 == 0 else ""
+    return "cuda" if device == "cuda" and half and head <= FLASH_HEAD and head % 8 == 0 else ""
 
 
 def scores_of(q: Tensor, k: Tensor, sight: Sight) -> Tensor:
