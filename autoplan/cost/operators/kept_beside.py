@@ -7,8 +7,10 @@ dropped, and come of the tokens again.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from autoplan.cost.operators.collective_ops import body_collectives
+from autoplan.cost.operators.experts import Grouped, Travel
 from autoplan.cost.operators.operator_seconds import Operator, grouped_of, local_factors, tokens_of
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import Mesh
@@ -36,14 +38,20 @@ def is_mixture(operator: Operator) -> bool:
 
 
 def mixture_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
-    """Where a rank has some of the experts and every token, rows of choices that name none of them are there, too."""
-    grouped, travel = grouped_of(operator, strategy, mesh)
+    grouped, travel = standing_of(operator, strategy, mesh)
     itemsize, score_bytes = (DTYPE_BYTES[operator.operands[place].dtype] for place in (0, 2))
     found = grouped.kept_bytes(itemsize, max(itemsize, score_bytes))
+    return found if travel is None else found + travel.kept_bytes
+
+
+def standing_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grouped, Travel | None]:
+    """A rank's experts with as many rows as stand in memory. Where it has some of the experts and every token, rows of
+    choices that name none of them are there, too, though no product takes them."""
+    grouped, travel = grouped_of(operator, strategy, mesh)
     if travel is not None:
-        return found + travel.kept_bytes
+        return grouped, travel
     local = local_factors(operator, strategy, mesh)
-    return found * tokens_of(operator, local) * local["k"] / (grouped.rows * grouped.experts)
+    return replace(grouped, rows=tokens_of(operator, local) * local["k"] / grouped.experts), None
 
 
 def passing_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[float, float, float]:
@@ -51,7 +59,7 @@ def passing_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[f
     message stands where it is put together, and where it has arrived. Zeros for any other operator."""
     if not is_mixture(operator):
         return 0.0, 0.0, 0.0
-    grouped, travel = grouped_of(operator, strategy, mesh)
+    grouped, travel = standing_of(operator, strategy, mesh)
     forward, before, after = grouped.passing_bytes(DTYPE_BYTES[operator.operands[0].dtype])
     if travel is None:
         return forward, before, after

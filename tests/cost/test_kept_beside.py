@@ -1,0 +1,54 @@
+"""What a mixture holds beside its operands and its result, by how its experts are split."""
+
+from __future__ import annotations
+
+import pytest
+
+import autoplan.rules.builtin  # noqa: F401  registers the rules
+from autoplan.cost import Operator, operators_of
+from autoplan.cost.operators.kept_beside import mixture_bytes, passing_bytes
+from autoplan.cost.operators.operator_seconds import ROUTED
+from autoplan.ir.graph import Block, Node, Ref, TensorType, Typed
+from autoplan.ir.layout import P, R, S, State
+from autoplan.ir.mesh import Mesh
+from autoplan.rules.registry import AxisStrategy
+from autoplan.rules.strategies import Strategy, axis_strategies
+from tests.support.hand_made import f32
+
+TOKENS, CHOICES, EXPERTS, HIDDEN, INNER = 1024, 2, 8, 64, 96
+
+
+@pytest.fixture(scope="module")
+def mixture() -> Operator:
+    gate, up, down = (Typed(name, f32(EXPERTS, *shape)) for name, shape in (
+        ("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN)), ("down", (HIDDEN, INNER)),
+    ))  # fmt: skip
+    index = Typed("index", TensorType((TOKENS, CHOICES), "int64"))
+    inputs = (Typed("hidden", f32(TOKENS, HIDDEN)), index, Typed("scores", f32(TOKENS, CHOICES)))
+    names = Ref("hidden"), Ref("index"), Ref("scores"), (Ref("gate"), Ref("up")), Ref("down")
+    node = Node("mixture", "autoplan.experts", (*names, (), "mul(silu(gate), up)", False), (), f32(TOKENS, HIDDEN))
+    block = Block("Layer", inputs, (), (gate, up, down), (), (node,), ("mixture",))
+    return operators_of(block, fuses=False)["mixture"]
+
+
+def split(mixture: Operator, output: State, experts: State, *, routed: bool = False) -> Strategy:
+    """Over the axis "ep": the way of which the result and the last weights are in these states."""
+    ways = axis_strategies(mixture.rule, mixture.operands, mixture.carries)
+    found = (s for s in ways if s.output == output and s.inputs[-1] == experts and (s.body == ROUTED) == routed)
+    chosen: AxisStrategy = next(found)
+    return Strategy((("ep", chosen),))
+
+
+def test_rows_of_experts_elsewhere_stand_on_every_rank_that_has_all_tokens(mixture: Operator) -> None:
+    """It puts all choices in the order of its experts, and multiplies the rows of its own alone: memory is that of all
+    experts, however few it has."""
+    whole = split(mixture, R, R)
+    for ranks in (2, 4, 8):
+        mesh, few = Mesh.of(ep=ranks), split(mixture, P, S(0))
+        assert passing_bytes(mixture, few, mesh) == pytest.approx(passing_bytes(mixture, whole, mesh))
+        assert mixture_bytes(mixture, few, mesh) == pytest.approx(mixture_bytes(mixture, whole, mesh))
+
+
+def test_tokens_that_travel_leave_each_rank_with_its_own(mixture: Operator) -> None:
+    mesh, there = Mesh.of(ep=4), split(mixture, S(0), S(0), routed=True)
+    assert passing_bytes(mixture, there, mesh)[0] < passing_bytes(mixture, split(mixture, R, R), mesh)[0] / 2
