@@ -2,11 +2,12 @@
 
 import linecache
 import logging
+import re
 import sysconfig
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,10 +31,14 @@ OURS = Path(__file__).parent.parent
 LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str(OURS))
 
 
-def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
-    """The exported program, with linear, attention and norms whole. TraceError names the line."""
+def capture(module: nn.Module, args: Sequence[torch.Tensor], *, lines: bool = False) -> ExportedProgram:
+    """The exported program, with linear, attention and norms whole. TraceError names the line.
+
+    lines  whether each node says the line that it comes from (``node_line``), which takes longer
+    """
+    reading = nullcontext() if lines else unread()
     try:
-        with CAPTURING, warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread(), unread():
+        with CAPTURING, warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread(), reading:
             warnings.simplefilter("ignore")  # what export deprecates inside itself
             with patch.object(functional, "ctc_loss", traced_loss):
                 return torch.export.export(module, tuple(args), strict=False)
@@ -118,6 +123,19 @@ def user_line(error: BaseException) -> str:
     found = [(t.tb_frame.f_code.co_filename, t.tb_lineno) for t in frames(error)]
     user = [(file, line) for file, line in found if not file.startswith(LIBRARIES) and not file.startswith("<")]
     return line_of(*user[-1]) if user else ""
+
+
+def node_line(program: ExportedProgram, names: Sequence[str]) -> str:
+    """The user's line that the first of these nodes comes from that has one, of a program captured with lines; "" for
+    none."""
+    graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    stacks = {node.name: node.meta.get("stack_trace") or "" for graph in reversed(graphs) for node in graph.nodes}
+    for name in names:
+        met = re.findall(r'File "(.+)", line (\d+)', stacks.get(name, ""))
+        user = [(file, int(line)) for file, line in met if not file.startswith((*LIBRARIES, "<"))]
+        if user:
+            return line_of(*user[-1])
+    return ""
 
 
 def place_of(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
 from autoplan.trace.builder import Builder, Value, dtype_name, overload, type_of
 from autoplan.trace.canonical_forms import forms, positive
+from autoplan.trace.capture import node_line
 from autoplan.trace.checks.changed_state import changed_buffers, check_alone
 from autoplan.trace.direct import (
     DROPPED,
@@ -79,6 +80,7 @@ class Converter:
         self.builder = Builder()
         self.table = forms()
         self.speller = Speller()
+        self.failed: list[str] = []  # the nodes that an error came from, the innermost first
 
     def graph(self, module: fx.GraphModule, env: dict[str, Value]) -> dict[str, Value]:
         """Converts a graph whose placeholders are in ``env``; gives ``env`` with every node."""
@@ -86,7 +88,11 @@ class Converter:
         for node in module.graph.nodes:
             if node.op == "call_function" and node not in idle:
                 self.builder.module = self.names.module(path_of(node)) or self.builder.module
-                env[node.name] = self.node(node, module, env)
+                try:
+                    env[node.name] = self.node(node, module, env)
+                except (TraceError, NoRuleError):
+                    self.failed.append(node.name)
+                    raise
             elif node.op == "get_attr" and isinstance(held := getattr(module, str(node.target), None), torch.Tensor):
                 env[node.name] = constant(self.builder, str(node.target), held, self.names)
         return env
@@ -111,6 +117,10 @@ class Converter:
             return self.region(node, module, env)
         if node.target is operator.add and any(isinstance(a, fx.Node) for a in node.args):
             return masked.added(translate(node.args, env))
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            cause = "it runs a graph of its own as often, or if, values say: parts of a batch would go other ways"
+            remedy = "write a branch as torch.where, a loop of fixed length in Python, and map as a batched operator"
+            raise TraceError(f"{op} in module {self.builder.module or 'the root'!r}", cause, remedy)
         args = tuple(translate(arg, env) for arg in node.args)
         placed = PLACEMENT if op.startswith(ATEN) else ()  # a user's operator may mean something else by these words
         kwargs = {key: translate(value, env) for key, value in node.kwargs.items() if key not in placed}
@@ -140,7 +150,13 @@ class Converter:
 
     def spelled(self, op: torch._ops.OpOverload, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """An operator of which nothing is known, as those that torch makes it of."""
-        body, refs = self.speller.spell(self.builder, op, args, kwargs)
+        try:
+            body, refs = self.speller.spell(self.builder, op, args, kwargs)
+        except Exception as error:  # whatever an operator's own decomposition raises on meta tensors
+            cause = f"torch can't say what it is made of without values: {str(error).strip().splitlines()[0]}"
+            module = self.builder.module or "the root"
+            remedy = "compute it by other operators, or make it a torch.library operator with a backward and a rule"
+            raise NoRuleError(f"{op} in module {module!r}", cause, remedy) from error
         entering = [node.name for node in body.graph.nodes if node.op == "placeholder"]
         env = self.graph(body, dict(zip(entering, refs, strict=True)))
         (result,) = (node for node in body.graph.nodes if node.op == "output")
@@ -195,15 +211,23 @@ def of_names(renamed: Mapping[str, Ref], value: Value) -> Value:
     return renamed.get(value.name, value) if isinstance(value, Ref) else value
 
 
-def convert(program: ExportedProgram, names: Names) -> Converted:
-    """Canonical nodes of an exported program. TraceError where it holds what has no canonical form."""
+def convert(program: ExportedProgram, names: Names, lines: Callable[[], ExportedProgram]) -> Converted:
+    """Canonical nodes of an exported program. TraceError, with the user's line, where it holds what has no canonical
+    form.
+
+    lines  captures the program again so that its nodes have lines, for an error to name one
+    """
     converter = Converter(names)
     builder = converter.builder
     program = functional(program, forms())
     env: dict[str, Value] = {}
     batch, buffers = enter_inputs(program, names, builder, env)
     entered = dict(env)
-    converter.graph(program.graph_module, env)
+    try:
+        converter.graph(program.graph_module, env)
+    except (TraceError, NoRuleError) as error:
+        line = node_line(functional(lines(), forms()), converter.failed)
+        raise type(error)(f"{line}: {error.value}" if line else error.value, error.cause, error.remedy) from error
     changed = changed_buffers(program, names.state, entered, env)
     counted = {name for node in builder.nodes.values() for name in buffers_updated(node)}  # by batch norms themselves
     with_updates(builder, {name: value for name, value in changed.items() if name not in counted})
@@ -318,8 +342,11 @@ def check_values_unread(node: fx.Node, op: torch._ops.OpOverload, module: str) -
     An operator's tags say what it may do: a one-hot encoding that is told its classes has a fixed shape all the same.
     """
     result = node.meta.get("val")
-    fixed = isinstance(result, torch.Tensor) and all(isinstance(size, int) for size in result.shape)
-    if torch.Tag.data_dependent_output in op.tags or (torch.Tag.dynamic_output_shape in op.tags and not fixed):
+    several = [one for one in (result if isinstance(result, (list, tuple)) else [result]) if one is not None]
+    told = all(isinstance(one, torch.Tensor) for one in several)
+    open_size = told and any(not isinstance(size, int) for one in several for size in one.shape)
+    by_tag = torch.Tag.dynamic_output_shape in op.tags and not (told and len(several) == 1)
+    if torch.Tag.data_dependent_output in op.tags or by_tag or open_size:
         raise TraceError(
             f"{op} in module {module or 'the root'!r}",
             "it makes a number or a shape that depends on a tensor's values",

@@ -104,7 +104,8 @@ def flat_within(
         trained = {names.state(f"model.{name}") for name in seen.trained}
         if seen.changed:
             check_settled(program, module, batch, mode, anew)
-    flat = replace(flatten(model, convert(program, names)), notes=tuple(seen.noted))
+        converted = convert(program, names, lines=lambda: capture(anew(), batch, lines=True))
+    flat = replace(flatten(model, converted), notes=tuple(seen.noted))
     check_names(model, flat.nodes)
     if trains:
         if found := forms_of(calls):

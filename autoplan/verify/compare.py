@@ -56,8 +56,13 @@ def zero_gradients(exact: Run) -> frozenset[str]:
     return frozenset(name for name, g in exact.gradients.items() if float(g.norm()) <= limit)
 
 
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, or complex128."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def global_norm(tensors: Tensors) -> float:
-    return math.hypot(*(float(t.double().norm()) for t in tensors.values()))
+    return math.hypot(*(float(wide(t).norm()) for t in tensors.values()))
 
 
 def gradient_error(run: Run, reference: Run, zero: frozenset[str]) -> Worst:
@@ -76,7 +81,7 @@ def parameter_error(run: Run, reference: Run, zero: frozenset[str]) -> Worst:
 
     So are those that are themselves nothing but rounding (``ZERO``): the running mean of what was centred just before.
     """
-    floating = {name: t for name, t in reference.parameters.items() if t.is_floating_point()}
+    floating = {name: t for name, t in reference.parameters.items() if t.is_floating_point() or t.is_complex()}
     whole = global_norm(floating)
     rounding = {name for name, t in floating.items() if float(t.norm()) <= ZERO * whole}
     return tensor_error(run.parameters, reference.parameters, {name: whole for name in zero | rounding})
@@ -88,8 +93,8 @@ def tensor_error(given: Tensors, expected: Tensors, scales: Mapping[str, float])
     for name, reference in expected.items():
         if name not in given or given[name].shape != reference.shape:
             return Worst(math.inf, name)
-        difference = float((given[name].double() - reference.double()).norm())
-        scale = scales.get(name, float(reference.double().norm()))
+        difference = float((wide(given[name]) - wide(reference)).norm())
+        scale = scales.get(name, float(wide(reference).norm()))
         error = 0.0 if difference == 0 else difference / max(scale, 1e-300)
         if not error <= worst.error:
             worst = Worst(error if math.isfinite(error) else math.inf, name)

@@ -19,11 +19,12 @@ from autoplan.trace.checks.modes import set_modes, wholly_evaluated
 from autoplan.trace.initialise import init_model, unfilled_names
 from autoplan.trace.initialise.lifting import copied
 from autoplan.trace.passes.precision import widened
-from autoplan.verify.compare import Run
+from autoplan.verify.compare import Run, wide
 from autoplan.verify.quiet import Quiet
 from autoplan.verify.single import random_state
 
 Loss = TypeVar("Loss", bound=Callable | None)
+Held = TypeVar("Held", bound=nn.Module)
 Found = TypeVar("Found", torch.Tensor, Run)
 
 
@@ -32,9 +33,17 @@ def reference_of(module: nn.Module, seed: int, otherwise: Mapping[str, torch.Ten
     device it has no values, and starts as it would under the seed; ``otherwise`` has what that leaves unknown."""
     tensors = (*module.parameters(), *module.buffers())
     if any(tensor.is_meta for tensor in tensors):
-        return init_model(module, seed, otherwise).double()
+        return in_double(init_model(module, seed, otherwise))
     with torch.inference_mode(False):
-        return copied(module).cpu().double()
+        return in_double(copied(module).cpu())
+
+
+def in_double(module: Held) -> Held:
+    """The module in float64, and in complex128 what is complex, which ``nn.Module.double`` leaves as it is."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_complex():
+            tensor.data = wide(tensor.data)
+    return module.double()
 
 
 def drawn_values(module: nn.Module, model: Model, seed: int) -> tuple[dict[str, torch.Tensor], str]:
@@ -52,7 +61,7 @@ def drawn_values(module: nn.Module, model: Model, seed: int) -> tuple[dict[str, 
 
 def wide_loss(loss_fn: Loss) -> Loss:
     """A loss that is itself a module, with what it holds in float64."""
-    return copy.deepcopy(loss_fn).cpu().double() if isinstance(loss_fn, nn.Module) else loss_fn
+    return in_double(copy.deepcopy(loss_fn).cpu()) if isinstance(loss_fn, nn.Module) else loss_fn
 
 
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:

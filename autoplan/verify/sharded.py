@@ -17,6 +17,7 @@ from autoplan.verify.compare import Run
 from autoplan.verify.local_ranks import RankPool
 
 Tensors = Mapping[str, torch.Tensor]
+Weights = str | Tensors  # a file's path, or the tensors
 SECONDS = 300.0  # longest a verification may take
 
 
@@ -40,14 +41,17 @@ def in_pool(
         persistent = tuple(replace(b, persistent=True) for b in record.model.buffers)
         record = replace(record, model=replace(record.model, buffers=persistent))
     with tempfile.TemporaryDirectory(prefix="autoplan-verify-") as name:
-        folder, weights = Path(name) / "out", Path(name) / "weights.safetensors"
+        folder, file = Path(name) / "out", Path(name) / "weights.safetensors"
         write_folder(record, folder, "verification", {})
-        save_file({key: value.contiguous().clone() for key, value in state.items()}, weights)
-        return pool.run(function, str(folder), batch, str(weights), *more, timeout_s=SECONDS)[0]
+        weights: Weights = dict(state)
+        if not any(value.dtype == torch.complex128 for value in state.values()):  # which safetensors don't hold
+            save_file({key: value.contiguous().clone() for key, value in state.items()}, file)
+            weights = str(file)
+        return pool.run(function, str(folder), batch, weights, *more, timeout_s=SECONDS)[0]
 
 
 def train_on_rank(
-    rank: int, world: int, folder: str, batch: Tensors, weights: str, steps: int
+    rank: int, world: int, folder: str, batch: Tensors, weights: Weights, steps: int
 ) -> Run | None:
     """One rank's part of a training run; the whole tensors on rank 0, None elsewhere."""
     plan = opened(folder)
@@ -66,7 +70,7 @@ def train_on_rank(
 
 
 def forward_on_rank(
-    rank: int, world: int, folder: str, batch: Tensors, weights: str
+    rank: int, world: int, folder: str, batch: Tensors, weights: Weights
 ) -> torch.Tensor | None:
     """One rank's part of a forward; the whole result on rank 0, None elsewhere."""
     plan = opened(folder)

@@ -23,7 +23,7 @@ DRAWS = {
     "randn_like": lambda h: h + 0.1 * torch.randn_like(h),
     "bernoulli": lambda h: h * torch.bernoulli(torch.sigmoid(h).detach()),
     "uniform": lambda h: h * torch.empty_like(h).uniform_(0.5, 1.5),
-    "exponential": lambda h: h * torch.ones_like(h).exponential_(2.0),
+    "exponential": lambda h: h - 0.1 * torch.ones_like(h).exponential_(2.0).log(),  # as Gumbel's trick has it
 }
 
 

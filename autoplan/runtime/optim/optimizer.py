@@ -119,7 +119,7 @@ def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParame
         return GatheredOptimizer(with_options(kind, training, local_parameters(trainable)))
     if training.optimizer in ELEMENTWISE or kind is Lamb:
         given = options(kind, training)
-        alike = {(p.device, isinstance(p, DTensor)): p for group in trainable for p in group}
+        alike = {(p.device, isinstance(p, DTensor), p.is_complex()): p for group in trainable for p in group}
         return elementwise(kind, training, trainable, in_one_pass(kind, given, alike.values()) | given)
     wholes = [gathered_parameters(group, storage) for group in groups]
     if kind is not Muon:
@@ -138,7 +138,7 @@ def in_one_pass(kind: Kind, given: Mapping[str, Any], sorts: Iterable[nn.Paramet
         return {}
     try:
         for sort in sorts:
-            one = torch.zeros(1, device=sort.device)
+            one = torch.zeros(1, device=sort.device, dtype=torch.complex64 if sort.is_complex() else None)
             if isinstance(sort, DTensor):
                 one = DTensor.from_local(one, sort.device_mesh, sort.placements, run_check=False)
             parameter = nn.Parameter(one)

@@ -48,6 +48,7 @@ class Observed(WithLoss):
             result = super().forward(*batch)
             loops.end(result)
         write_assigned(self.model, held)
+        check_registered(self.model, held)
         for name, state in random_states().items():
             if state != drawn[name]:
                 raise refused(name, of)
@@ -70,6 +71,14 @@ class Observed(WithLoss):
 
 def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return dict(model.named_buffers(remove_duplicate=False))
+
+
+def check_registered(model: nn.Module, held: Mapping[str, torch.Tensor]) -> None:
+    """TraceError for a buffer that forward adds to the state dict: the program's wouldn't have it."""
+    for name in model.state_dict(keep_vars=True):
+        if name not in held and name in buffers_of(model):
+            cause = "forward registers this buffer, which the model's state dict has from then on"
+            raise TraceError(name, cause, "register it in __init__, or with persistent=False where it is a constant")
 
 
 def write_assigned(model: nn.Module, held: Mapping[str, torch.Tensor]) -> None:

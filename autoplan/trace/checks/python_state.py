@@ -37,6 +37,8 @@ def attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
     for name, value in vars(module).items():
         if name == "_buffers":  # a graph holds what becomes of them
             yield from ((key, held is None) for key, held in value.items())
+        elif name == "_non_persistent_buffers_set":
+            continue  # a buffer that is registered is told as itself
         elif name in OWN:
             yield from ((key, id(held)) for key, held in value.items())
         elif not is_hooks(name):

@@ -1,35 +1,21 @@
 """The tensors of a model as it is handed over: what the program couldn't hold as it is there is refused."""
 
-from collections.abc import Iterator
-
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
 from autoplan.errors import InputsError, TraceError
-
-PLAIN = (Tensor, nn.Parameter, nn.Buffer)
+from autoplan.trace.initialise.plain import check_plain, named
 
 
 def check_tensors(model: nn.Module) -> None:
-    """InputsError for a model in a wrapper, or with lazy parameters; TraceError for tensors that are more than numbers,
-    and for two that share memory, one of which is trained."""
+    """InputsError for a model in a wrapper, and as ``check_plain`` raises them; TraceError for two tensors that share
+    memory, one of which is trained."""
     for path, module in model.named_modules():
         if isinstance(module, (DataParallel, DistributedDataParallel)):
             kind = type(module).__name__
             cause = f"{kind} wraps {f'module {path!r}' if path else 'the model'}, and what it does isn't in a plan"
             raise InputsError(kind, cause, "hand over what it wraps, its .module")
-    for name, tensor in named(model):
-        if is_lazy(tensor):
-            raise InputsError(name, "it is lazy and has no shape yet", "run the model once before planning")
-        if tensor.is_inference():
-            cause = "it was made under torch.inference_mode(), and can't be trained"
-            raise InputsError(name, cause, "make the model outside of it")
-        if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
-            kind = type(tensor).__name__ if type(tensor) not in PLAIN else str(tensor.layout)
-            cause = f"it is a {kind}, and the program's parameters are plain dense tensors"
-            raise TraceError(name, cause, "hand over the model with plain ones")
+    check_plain(model)
     check_apart(model)
 
 
@@ -63,11 +49,6 @@ def bounds(tensor: Tensor) -> tuple[int, int]:
     last = sum(int((size - 1) * stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = int(tensor.storage_offset())
     return start * tensor.element_size(), (start + last + 1) * tensor.element_size()
-
-
-def named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
 
 
 def storage_names(model: nn.Module) -> dict[int, str]:

@@ -10,6 +10,7 @@ Modules, each importing only those before it:
     constructor_recorder  watches a constructor
     replay                runs a recipe
     lifting               constants in attributes as buffers
+    plain                 tensors that no program could hold
     recipe_check          a recipe against the constructor
     making                whole modules
     handed                what a user hands over

@@ -15,6 +15,7 @@ from autoplan.trace.initialise.constructor_recorder import Recorder, Unrecordabl
 from autoplan.trace.initialise.generators import left_alone
 from autoplan.trace.initialise.lifting import lifted
 from autoplan.trace.initialise.making import constructed_again, constructor_recipe, recipe_of, resets_recipe
+from autoplan.trace.initialise.plain import check_plain, check_shaped
 from autoplan.trace.initialise.recipe_check import (
     described,
     differing,
@@ -55,6 +56,7 @@ def given(model: nn.Module | Callable[[], nn.Module]) -> Given:
 
 def of_module(module: nn.Module) -> Given:
     """A module holds the values that training starts from, or is on the meta device."""
+    check_plain(module)
     module = lifted(module)
     tensors = named_tensors(module)
     hollow = tuple(name for name, tensor in tensors if tensor.is_meta)
@@ -79,12 +81,15 @@ def of_factory(make: Callable[[], nn.Module]) -> Given:
     check_arguments(make, name)
     twin, recipe, recorder = watched(make)
     sized = twin if twin is not None else on_meta(make)
+    if sized is not None:
+        check_shaped(sized)
     large = too_large(sized) if sized is not None else ""
     start = Start(name=f"{name}()", why=recorder.refused)
     if large:
         why = f"{start.why}, and {large}" if start.why else f"not compared: {large}"
         return hollow(make, name, recorder, twin, recipe, replace(start, why=why))
     module = checked(lambda: made(make), name)
+    check_plain(module)
     if any(tensor.is_meta for _, tensor in named_tensors(module)):
         why = "it makes its weights on the meta device: leave that to autoplan"
         unknown = tuple(key for key, tensor in named_tensors(module) if tensor.is_meta)

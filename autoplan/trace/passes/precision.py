@@ -15,7 +15,10 @@ COMPUTE = {
     "fp32": "float32", "fp64": "float32", "bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16-mixed": "float16",
 }  # fmt: skip
 FLOATING = ("float16", "bfloat16", "float32", "float64")
-NARROW = (torch.float16, torch.bfloat16, torch.float32)
+WIDER = {
+    torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64,
+    torch.complex32: torch.complex128, torch.complex64: torch.complex128,
+}  # fmt: skip
 
 
 def compute_dtype(precision: str) -> str:
@@ -102,7 +105,8 @@ def wide_argument(argument: Argument, names: Mapping[str, str]) -> Argument:
 
 
 class Widen(TorchDispatchMode):
-    """Every floating result is float64: dtype arguments are replaced, and what still comes out narrower is cast."""
+    """Every floating result is float64, every complex one complex128: dtype arguments are replaced, and what still
+    comes out narrower is cast."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*tree_map(widen_dtype, args), **tree_map(widen_dtype, kwargs or {}))
@@ -111,11 +115,11 @@ class Widen(TorchDispatchMode):
 
 
 def widen_dtype(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW else value
+    return WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
 
 def widen_tensor(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.dtype in NARROW else value
+    return value.to(WIDER[value.dtype]) if isinstance(value, torch.Tensor) and value.dtype in WIDER else value
 
 
 @contextmanager

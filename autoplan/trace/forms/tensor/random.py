@@ -7,6 +7,8 @@ filled is a tensor of zeros whose places are drawn for. What draws in another wa
 import math
 from collections.abc import Sequence
 
+import torch
+
 from autoplan.ir.graph import DType
 from autoplan.trace.canonical_forms import Builder, Ref, form
 from autoplan.trace.forms.tensor.sorting import order
@@ -46,9 +48,11 @@ def uniform_between(b: Builder, x: Ref, start: float = 0.0, stop: float = 1.0) -
 
 @form("aten.exponential.default")
 def exponential(b: Builder, x: Ref, rate: float = 1.0) -> Ref:
-    """By the inverse of its distribution, -log(1 - u)/rate."""
+    """By the inverse of its distribution, -log(1 - u)/rate; above 0 as torch's: Gumbel's trick takes its logarithm."""
     drawn = b.emit("aten.log1p.default", b.emit("aten.neg.default", uniform(b, x)))
-    return b.emit("aten.mul.Tensor", drawn, -1.0 / rate)
+    least = torch.finfo(getattr(torch, b.type(x).dtype)).eps / 2
+    positive = b.emit("aten.clamp_min.default", b.emit("aten.neg.default", drawn), least)
+    return b.emit("aten.mul.Tensor", positive, 1.0 / rate)
 
 
 @form("aten.randn_like.default")
