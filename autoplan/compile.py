@@ -61,6 +61,8 @@ def traced_model(
     if isinstance(training, Training):
         model = with_randomness(model, training.randomness)
         model = with_capacity(model, training.expert_capacity, training.expert_dropping)
+    elif loss_fn is not None:
+        model = replace(model, notes=(*model.notes, "loss_fn isn't computed: Inference() plans the forward alone"))
     check_result(model, is_training)
     if isinstance(training, Training) and training.apart and not evaluated:
         plain = replace(training, statistics="batch")
@@ -91,6 +93,8 @@ def compile_model(
     if isinstance(training, Training):
         check_read(pinned, training)
         training, model = resolved_groups(training, model), with_batch_moves(model)
+    else:
+        check_forward(pinned)
     model, (chosen, alternatives, report) = search_with_tables(model, cluster, training, pinned, asked)
     if isinstance(training, Training):
         check_flat(training, model)
@@ -140,6 +144,23 @@ def check_precision(precision: str, cluster: ClusterSpec) -> None:
         known = [name for name in PRECISIONS if computed_in(name) in peaks]
         cause = f"{device.name} has no peak for {computed_in(precision)}"
         raise ParallelismError(f"precision={precision!r}", cause, f"use one of {', '.join(known)}")
+
+
+def check_forward(pinned: Parallelism) -> None:
+    """Refuses under Inference() what is of a backward, of gradients or of an optimizer."""
+    for name, values, cause in OF_TRAINING:
+        if (value := getattr(pinned, name)) in values:
+            remedy = "use zero=3, which shards parameters, or leave it out" if name == "zero" else "leave it out"
+            given = f"{name}={value!r} with Inference()"
+            raise ParallelismError(given, f"{cause}, and a forward alone has none", remedy)
+
+
+OF_TRAINING = (
+    ("recompute", ("selective", "full"), "it says which activations are computed again for the backward"),
+    ("zero", (1, 2), "it shards the optimizer's state and gradients"),
+    ("pipeline_schedule", ("zero-bubble",), "it splits the backward in two"),
+)
+"""Fields of a parallelism, values of it that serve training alone, and what they do."""
 
 
 def check_result(model: Model, training: bool) -> None:

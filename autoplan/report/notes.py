@@ -10,6 +10,7 @@ from autoplan.option_values import ON_DISK
 from autoplan.options import Parallelism, Training
 from autoplan.report.device_kinds import memory_limits_of, unequal
 from autoplan.report.experts import experts_notes
+from autoplan.report.idle_options import idle_options
 from autoplan.report.table import paragraph
 from autoplan.report.waits import spent_s
 from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
@@ -27,8 +28,8 @@ def notes_section(record: PlanRecord) -> str:
 
 
 def notes_of(record: PlanRecord) -> list[str]:
-    notes = [*staleness(record), *on_disks(record), *own_draws(record), *bounds(record), *classical(record)]
-    return [*notes, *batch_reasons(record), *experts_notes(record), *record.model.notes]
+    notes = [*idle_options(record), *staleness(record), *on_disks(record), *own_draws(record), *bounds(record)]
+    return [*notes, *classical(record), *batch_reasons(record), *experts_notes(record), *record.model.notes]
 
 
 def on_disks(record: PlanRecord) -> list[str]:

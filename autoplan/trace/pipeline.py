@@ -105,7 +105,8 @@ def flat_within(
         if seen.changed:
             check_settled(program, module, batch, mode, anew)
         converted = convert(program, names, lines=lambda: capture(anew(), batch, lines=True))
-    flat = replace(flatten(model, converted), notes=tuple(seen.noted))
+    flat = flatten(model, converted)
+    flat = replace(flat, notes=(*seen.noted, *unread_inputs(flat)))
     check_names(model, flat.nodes)
     if trains:
         if found := forms_of(calls):
@@ -187,6 +188,12 @@ def parameters_of(model: nn.Module, converted: Converted) -> tuple[Parameter, ..
         for name, parameter in model.named_parameters()
         if name in converted.builder.types
     )
+
+
+def unread_inputs(flat: Flat) -> Iterator[str]:
+    """A note of each input of the batch that nothing is computed of."""
+    read = {name for node in flat.nodes for name in node.operands}
+    yield from (f"batch input {value.name} is never read" for value in flat.batch if value.name not in read)
 
 
 def in_order(traced: Model, model: nn.Module, training: bool) -> Model:
