@@ -19,7 +19,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.cluster.interval import interval_of
 from autoplan.deferred import deferred
 from autoplan.errors import AutoplanError, DoesNotFitError, InputsError, LaunchError, ParallelismError, PlanFileError
-from autoplan.export.folder import OpenedPlan, opened, program_spec, values_in, write_folder
+from autoplan.export.folder import OpenedPlan, opened, path_of, program_spec, values_in, write_folder
 from autoplan.export.found import found_in, write_found
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
@@ -286,7 +286,7 @@ class Plan:
         check_exportable(self.record.extensions)
         found = {"rehearsal": self.rehearse().to_dict()} if rehearse else {}
         found |= {"scaling": self.scaling().to_dict()} if scaling else {}
-        page = report_html(self.record, found_in(Path(folder), str(self)) | found)
+        page = report_html(self.record, found_in(path_of(folder), str(self)) | found)
         extra: dict[str, str | bytes] = {"report.html": page}
         script = "run.py" if isinstance(self.record.training, Inference) else "train.py"
         extra |= launchers(self.record.cluster, script)

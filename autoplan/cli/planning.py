@@ -21,7 +21,7 @@ from autoplan.report.price_tables import phases_text
 
 
 def plan_command(options: argparse.Namespace) -> None:
-    check_export(options.export, options.rehearse)
+    check_outputs(options)
     request = resolve_model(options.model, options.config, options.batch, options.seq)
     for note in request.notes:
         print(note)
@@ -41,12 +41,16 @@ def plan_command(options: argparse.Namespace) -> None:
     export(plan, options)
 
 
-def check_export(folder: str | None, rehearse: bool) -> None:
-    """PlanFileError, before anything is planned, where a plan couldn't be written there; InputsError where what isn't
-    exported is to be rehearsed."""
+def check_outputs(options: argparse.Namespace) -> None:
+    """Before anything is planned: PlanFileError where a plan couldn't be written to the folder; InputsError for an
+    option of what is exported without a folder, and for one of the report where none is printed."""
+    folder = options.export
+    if options.verbose and options.explain is not None:
+        raise InputsError("--verbose", "with --explain no report is printed", "leave out one of them")
     if folder is None:
-        if rehearse:
-            raise InputsError("--rehearse", "what is exported is rehearsed", "give --export, too")
+        for name, what in (("rehearse", "what is exported is rehearsed"), ("scaling", "its charts are in report.html")):
+            if getattr(options, name):
+                raise InputsError(f"--{name}", what, "give --export, too")
         return
     target = path_of(folder)
     place = next((path for path in (target, *target.parents) if path.exists()), target)
@@ -85,7 +89,7 @@ def export(plan: Plan, options: argparse.Namespace) -> None:
 
 def what_if_command(options: argparse.Namespace) -> None:
     """The plan that was and the one that would be, in two lines, then the latter's report."""
-    check_export(options.export, options.rehearse)
+    check_outputs(options)
     before = load(options.folder)
     with phase("searching"):
         after = before.what_if(

@@ -25,6 +25,9 @@ def given_batch(model: Model, batch: Batch) -> dict[str, torch.Tensor]:
         if tuple(given[value.name].shape) != value.type.shape:
             shape, cause = tuple(given[value.name].shape), f"the plan is for a batch of {value.type.shape}"
             raise InputsError(f"{value.name} of shape {shape}", cause, "give one of that size")
+        if given[value.name].is_meta:
+            cause = "it lies on the meta device and has no values"
+            raise InputsError(f"{value.name} of the batch", cause, "give one with values, or leave the batch out")
     return {value.name: given[value.name].to("cpu", getattr(torch, value.type.dtype)) for value in model.batch}
 
 

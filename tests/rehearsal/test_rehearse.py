@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ import torch
 
 import autoplan
 from autoplan.cli import main
-from autoplan.cli.planning import check_export
+from autoplan.cli.planning import check_outputs
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import program_spec, seal_folder
 from autoplan.rehearsal import rehearse as rehearsing
@@ -271,9 +272,18 @@ def test_an_export_may_be_rehearsed_and_its_report_tells(tmp_path: Path) -> None
     assert autoplan.load(folder).record.chosen.parallelism.dp == 2  # it is none of the files that are sealed
 
 
-def test_what_is_rehearsed_is_exported() -> None:
-    with pytest.raises(InputsError, match="--rehearse"):
-        check_export(None, rehearse=True)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rehearse": True}, "^--rehearse: .* give --export"),
+        ({"scaling": True}, "^--scaling: .* give --export"),
+        ({"explain": "0", "verbose": True}, "^--verbose: with --explain"),
+    ],
+)
+def test_an_option_of_what_is_not_written_is_refused(given: dict[str, object], said: str) -> None:
+    unset = {"export": None, "rehearse": False, "scaling": False, "explain": None, "verbose": False}
+    with pytest.raises(InputsError, match=said):
+        check_outputs(argparse.Namespace(**unset | given))
 
 
 def test_a_mixture_in_single_precision_is_no_fault() -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import autoplan
-from autoplan.errors import InputsError, VerificationError
+from autoplan.errors import InputsError, PlanFileError, VerificationError
 from autoplan.ir.graph import Node
 from autoplan.lower.after_search import program_of
 from autoplan.verify import verify
@@ -80,6 +80,10 @@ def test_a_model_that_does_not_take_any_numbers_is_verified_on_a_batch_of_its_ow
     assert plan.verify(batch=batch).passed
     with pytest.raises(InputsError, match=r"target of shape \(8, 4\).*\(4, 4\)"):
         plan.verify(batch=(batch[0], torch.rand(8, 4)))
+    with pytest.raises(InputsError, match="target of the batch: it lies on the meta device"):
+        plan.verify(batch=(batch[0], batch[1].to("meta")))
+    with pytest.raises(PlanFileError, match=r"^3: it is no folder's path"):
+        plan.export(3)
     with pytest.raises(InputsError, match="the batch: the model can't compute"):
         plan.verify(batch=(batch[0], batch[1] + 2))
 
