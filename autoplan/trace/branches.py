@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 OURS = Path(__file__).parent
+CALLERS = (str(OURS / "batch_binding.py"), str(OURS / "checks" / "observed.py"))  # of forward and of the loss
 MEANT = {"isfinite": True, "isnan": False, "isinf": False}  # of finite numbers
 FLIPS = ("logical_not", "__invert__", "bitwise_not")
 ALIKE = ("all", "any", "to", "bool", "__and__", "__or__", "logical_and", "logical_or")
@@ -123,11 +124,12 @@ def version(tensor: Tensor) -> int:
 
 
 def asking_line() -> tuple[FrameType, str] | None:
-    """The innermost frame of code outside of torch and the trace, and ``file.py:12: if x.max() > 0:``."""
+    """The innermost frame of forward's or the loss' code outside of torch and the trace, and ``file.py:12: if x.max() >
+    0:``; None where neither runs."""
     frame = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename not in CALLERS:
         file = frame.f_code.co_filename
-        if not file.startswith((str(OURS), torch.__path__[0])):
+        if file != "<string>" and not file.startswith((str(OURS), torch.__path__[0])):
             return frame, f"{file}:{frame.f_lineno}: {linecache.getline(file, frame.f_lineno).strip()}"
         frame = frame.f_back  # type: ignore[assignment]
     return None

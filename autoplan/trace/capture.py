@@ -7,7 +7,7 @@ import sysconfig
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +25,7 @@ from autoplan.ops.ctc import traced_loss
 from autoplan.trace.batch_binding import with_targets
 
 LOSS = "loss_fn"
+LOGGED = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 STACKS = "do_not_emit_stack_traces"
 CAPTURING = threading.RLock()  # what a capture sets, torch has once for all threads
 OURS = Path(__file__).parent.parent
@@ -38,9 +39,9 @@ def capture(module: nn.Module, args: Sequence[torch.Tensor], *, lines: bool = Fa
     """
     reading = nullcontext() if lines else unread()
     try:
-        with CAPTURING, warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread(), reading:
+        with CAPTURING, warnings.catch_warnings(), unlogged(*LOGGED), masks_unread(), reading:
             warnings.simplefilter("ignore")  # what export deprecates inside itself
-            with patch.object(functional, "ctc_loss", traced_loss):
+            with patch.object(functional, "ctc_loss", traced_loss), unprinted():
                 return torch.export.export(module, tuple(args), strict=False)
     except AutoplanError:
         raise
@@ -81,15 +82,23 @@ def masks_unread() -> Iterator[None]:
         transformer._detect_is_causal_mask = looking
 
 
+def unprinted() -> AbstractContextManager:
+    """Without the graph so far, which export prints to stderr before it raises."""
+    return patch("torch.export._trace.print", lambda *_, **__: None, create=True)
+
+
 @contextmanager
-def unlogged(name: str) -> Iterator[None]:
-    """Without what a logger says: export logs a traceback of each mistake that it then raises, too."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
+def unlogged(*names: str) -> Iterator[None]:
+    """Without what loggers say: export logs a traceback of each mistake that it then raises, too."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        logger.disabled = before
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def explain(error: Exception) -> TraceError:

@@ -141,6 +141,45 @@ class Idle(Router):
         return y
 
 
+class Asked(Router):
+    """Whether an expert has any token is asked of its mask."""
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mask = index == number
+            if mask.any():
+                token, choice = torch.where(mask)
+                y.index_add_(0, token, expert(x[token]) * scores[token, choice, None])
+        return y
+
+
+class ByChoice(Router):
+    """One loop for each of a token's choices, whose masks are indices; a sum that is a new tensor each time."""
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for choice in range(CHOICES):
+            for number, expert in enumerate(self.experts):
+                mask = index[:, choice] == number
+                if mask.sum() == 0:
+                    continue
+                y[mask] = y[mask] + scores[mask, choice].unsqueeze(1) * expert(x[mask])
+        return y
+
+
+class Grown(Router):
+    """A sum that is a new tensor each time, and a column of scores that serves all choices."""
+
+    def mixed(self, x: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, _ = (index == number).nonzero(as_tuple=True)
+            if token.shape[0] > 0:
+                y = y.index_add(0, token, expert(x.index_select(0, token)) * scores[token, 1, None])
+        return y
+
+
 MIXTURES: dict[str, Callable[[], Router]] = {
     "hit": Router,
     "hit, with biases and gates": lambda: Router(bias=True, gated=True),
@@ -150,6 +189,9 @@ MIXTURES: dict[str, Callable[[], Router]] = {
     "stored together": Stored,
     "stored together, more than are used": lambda: Stored(extra=1),
     "some idle": Idle,
+    "asked whether any": Asked,
+    "a loop for each choice": ByChoice,
+    "grown": Grown,
 }
 
 
@@ -175,7 +217,7 @@ def test_a_loop_over_experts_is_one_mixture(name: str) -> None:
     torch.manual_seed(0)
     model = traced(MIXTURES[name]())
     operators = [node.op for block in model.blocks for node in block.nodes]
-    assert operators.count("autoplan.experts") == 1
+    assert operators.count("autoplan.experts") == (CHOICES if name == "a loop for each choice" else 1)
     assert not {"aten.index_add.default", "aten.nonzero.default"} & set(operators)
     apart = not isinstance(MIXTURES[name](), Stored)  # else one device's gradient is whole, too
     assert any("gets a gradient of zero" in note for note in model.notes) == apart
@@ -303,18 +345,37 @@ BODIES = {
     "a count is multiplied by": lambda m, n, x, s, y, t, c: (m.experts[n](x[t]) * s[t, c, None]) * t.size(0),
     "a count divides a tensor": lambda m, n, x, s, y, t, c: m.experts[n](x[t]) * (s.mean() / t.numel()),
     "a count as a number": lambda m, n, x, s, y, t, c: m.experts[n](x[t]) * s[t, c, None] * int(t.numel()),
-    "a column of scores": lambda m, n, x, s, y, t, c: m.experts[n](x[t]) * s[t, 0, None],
     "scores detached": lambda m, n, x, s, y, t, c: m.experts[n](x[t]) * s[t, c, None].detach(),
     "rows detached": lambda m, n, x, s, y, t, c: m.experts[n](x[t].detach()) * s[t, c, None],
     "no gradients": lambda m, n, x, s, y, t, c: ungraded(m, n, x[t]) * s[t, c, None],
     "the sum so far": lambda m, n, x, s, y, t, c: m.experts[n](y[t]) * s[t, c, None],
 }
 CAUSES = {
-    "a count": "how many tokens an expert got", "a column": "read or add tokens at different places",
+    "a count": "how many tokens an expert got",
     "scores": "are detached", "rows": "are detached", "no gradients": "another gradient mode",
     "the sum": "what others have added",
 }  # fmt: skip
+
+
+def told_apart(module: Router, x: Tensor, index: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    """Whether an expert has tokens changes what is no expert's."""
+    return x * 2 if (index == 1).any() else x + module.experts[0](x)
+
+
+def half(index: Tensor, number: int) -> Tensor:
+    return index if number % 2 else index * 1
+
+
+def by_others(module: Router, x: Tensor, index: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    for number in range(EXPERTS):
+        token, choice = torch.where(half(index, number) == number)
+        y.index_add_(0, token, module.experts[number](x[token]) * scores[token, choice, None])
+    return y
+
+
 REFUSED = {
+    "a branch that adds nothing": (lambda: Body(told_apart), "a branch by whether an expert has tokens"),
+    "by different choices": (lambda: Body(by_others), "chosen by different tensors"),
     **{
         name: (lambda rows=rows: Body(summed(rows)), next(cause for of, cause in CAUSES.items() if name.startswith(of)))
         for name, rows in BODIES.items()

@@ -55,6 +55,20 @@ def expert_of(mask: Any) -> int | None:
     return None
 
 
+def asked_of(value: Any) -> tuple[Call, bool] | None:
+    """Of ``mask.any()`` and ``mask.sum() == 0``: an expert's mask, and the answer where the expert has tokens."""
+    if not isinstance(value, Call) or not value.args:
+        return None
+    if value.name == "any" and len(value.args) == 1 and not value.kwargs:
+        return (value.args[0], True) if expert_of(value.args[0]) is not None else None
+    if value.name in ("eq", "gt", "greater", "ne") and len(value.args) == 2 and value.args[1] == 0:
+        count = value.args[0]
+        summed = isinstance(count, Call) and count.name == "sum" and len(count.args) == 1 and not count.kwargs
+        if summed and expert_of(count.args[0]) is not None:
+            return count.args[0], value.name != "eq"
+    return None
+
+
 def near(value: Any, names: frozenset[str], most: int = NEAR) -> bool:
     """Whether a value was made by one of these, a few calls ago."""
     if not isinstance(value, Call) or not most:

@@ -15,7 +15,16 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
 
-from autoplan.trace.expert_loops.expert_index import CHOOSING, Selection, expert_of, is_above_zero, near, possible
+from autoplan.errors import TraceError
+from autoplan.trace.expert_loops.expert_index import (
+    CHOOSING,
+    Selection,
+    asked_of,
+    expert_of,
+    is_above_zero,
+    near,
+    possible,
+)
 from autoplan.trace.expert_loops.expert_parts import ADDED
 from autoplan.trace.expert_loops.forward_calls import (
     CASTS,
@@ -33,7 +42,7 @@ from autoplan.trace.expert_loops.forward_calls import (
     writes,
 )
 from autoplan.trace.expert_loops.loop_numbers import Count, Expert, Hit, refused
-from autoplan.trace.expert_loops.read_mixture import have_weights_apart, sources_of, sum_of
+from autoplan.trace.expert_loops.read_mixture import have_weights_apart, named_by, sources_of, sums_of
 
 WATCHED = (
     CHOOSING | CASTS | PLAIN | SHAPED | TURNED | MULTIPLIED | {"one_hot", "sum", "greater", "gt", "ne", "eq", "any"}
@@ -62,8 +71,11 @@ class ExpertLoops(TorchFunctionMode):
         self.made: dict[int, Call] = {}
         self.added: dict[int, list[tuple[Any, Call]]] = {}  # to a sum, by its storage: what, and at which places
         self.sums: dict[int, Tensor] = {}
+        self.left: set[int] = set()  # sums that others went on from
         self.masked: set[int] = set()  # how many places masks have
         self.ended: list[bool] = []  # whether each loop over the experts that were hit came to its end
+        self.asked: dict[object, TraceError] = {}  # experts' masks of branches, and the error where no expert adds
+        self.hit_by: dict[object, tuple[Tensor, ...]] = {}  # the places of each that are read, by it
         self.trains = torch.is_grad_enabled()
 
     def __torch_function__(
@@ -71,6 +83,11 @@ class ExpertLoops(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         name = name_of(func)
+        asked = asked_of(self.known(args[0])) if getattr(func, "__name__", "") in ("__bool__", "item") else None
+        if asked is not None:
+            return self.answered(*asked)
+        if name in ("getitem", "setitem") and self.asked:
+            args = (args[0], self.by_places(args[1]), *args[2:])
         counts = [one for one in leaves((args, kwargs)) if isinstance(one, Count)]
         if counts and name not in RESHAPING:
             counts[0].unknown()
@@ -126,6 +143,30 @@ class ExpertLoops(TorchFunctionMode):
             self.made[id(place)] = Call("place", func, (selection, dim), {}, place, chosen=True)
         return found
 
+    def answered(self, mask: Call, answer: bool) -> bool:
+        """Whether an expert got tokens, of which all are taken to: one without adds nothing."""
+        expert = expert_of(mask)
+        assert expert is not None
+        cause = "a branch by whether an expert has tokens does something else than add what the expert computes"
+        self.asked.setdefault(named(Selection(mask, expert)), refused(cause))
+        return answer
+
+    def by_places(self, index: Any) -> Any:
+        """An index in which masks of experts that were asked about are the places where they are true."""
+        several = list(index) if isinstance(index, tuple) else [index]
+        found: list[Any] = []
+        for one in several:
+            mask = self.known(one)
+            expert = expert_of(mask) if isinstance(mask, Call) and mask.tensor.dtype == torch.bool else None
+            key = None if expert is None else named(Selection(mask, expert))
+            if expert is None or key not in self.asked:
+                found.append(one)
+                continue
+            if key not in self.hit_by:
+                self.hit_by[key] = self.places(torch.where, mask, expert)
+            found += self.hit_by[key]
+        return tuple(found) if isinstance(index, tuple) or len(found) > 1 else found[0]
+
     def following(self, func: Callable, name: str, args: tuple, given: tuple, kwargs: dict) -> Any:
         """A call of what follows from which tokens an expert got."""
         if name in SIZES and given[0].chosen:
@@ -133,10 +174,11 @@ class ExpertLoops(TorchFunctionMode):
                 raise refused("len of an expert's tokens follows from values; .numel() may be compared with 0")
             sizes = func(*args, **kwargs)
             return tuple(map(self.counted, sizes)) if isinstance(sizes, torch.Size) else self.counted(sizes)
-        if name == "index_add" and writes(func):
+        if name == "index_add" and not getattr(given[0], "chosen", False):
             whole = given + tuple(kwargs.get(k) for k in ("dim", "index", "source")[len(given) - 1 :])
             if whole[1] == 0 and kwargs.get("alpha", 1) == 1:
-                return self.add(args[0], mapped(whole[2], self.known), mapped(whole[3], self.known))
+                total = args[0] if writes(func) else self.continued(args[0])
+                return self.add(total, mapped(whole[2], self.known), mapped(whole[3], self.known))
         if name == "setitem":
             place, value = given[1], given[2]
             if isinstance(value, Call) and value.name in ADDED:
@@ -155,6 +197,14 @@ class ExpertLoops(TorchFunctionMode):
             raise refused("an expert computes under another gradient mode than the rest of the model")
         self.remember(name, func, given, kwargs, result, chosen=True)
         return result
+
+    def continued(self, total: Tensor) -> Tensor:
+        """A sum that goes on from another: what was added to that is added to it, too."""
+        new = total.clone()
+        if storage_of(total) in self.added:
+            self.added[storage_of(new)] = list(self.added[storage_of(total)])
+            self.left.add(storage_of(total))
+        return new
 
     def same(self, one: Any, other: Tensor) -> bool:
         return (one.tensor if isinstance(one, Call) else one) is other
@@ -176,20 +226,29 @@ class ExpertLoops(TorchFunctionMode):
                 try:
                     if any(storage_of(one) == key for one in sources_of(added)):
                         raise Unlike("an expert reads what others have added to the sum by then")
-                    found = sum_of([(rows, place) for rows, place in added])
+                    found = sums_of(added)
                 except Unlike as error:
                     raise refused(f"a loop over experts isn't read as a sum of them: {error}") from None
+                for _, place in added:
+                    self.asked.pop(named(place.args[0]), None)
                 if have_weights_apart(added):
                     self.noted[NO_TOKENS] = None
                 total.add_(found.reshape(total.shape).to(total.dtype))
 
     def end(self, result: Any) -> None:
         """What forward gives is in the graph; TraceError where it follows from which tokens an expert got."""
-        self.finish(list(self.sums.values()))
+        self.finish([total for key, total in self.sums.items() if key not in self.left])
+        if self.asked:
+            raise next(iter(self.asked.values()))
         if not all(self.ended):
             raise refused("a loop over the experts that were hit ends before the last of them")
         if any(getattr(self.known(one), "chosen", False) for one in leaves(plain(result)) if isinstance(one, Tensor)):
             raise refused("forward's result follows from which tokens an expert got")
+
+
+def named(selection: Selection) -> tuple[object, int]:
+    """Equal for masks of the same expert by the same choices."""
+    return named_by(selection), selection.expert
 
 
 def part(several: Any, place: int) -> Any:

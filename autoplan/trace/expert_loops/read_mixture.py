@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -11,13 +12,27 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes  # nowhere public
 
-from autoplan.trace.expert_loops.expert_index import index_like
+from autoplan.trace.expert_loops.expert_index import Selection, index_like, unshaped
 from autoplan.trace.expert_loops.expert_parts import Part, Product, part_of
-from autoplan.trace.expert_loops.forward_calls import Call, Unlike, plain, result_of
+from autoplan.trace.expert_loops.forward_calls import CASTS, PLAIN, SHAPED, Call, Unlike, leaves, plain, result_of
 from autoplan.trace.expert_loops.loop_numbers import Expert
 from autoplan.trace.mixtures import activation_text, added_up
 
-VIEWED = frozenset({"view", "reshape", "unflatten"})
+VIEWED = CASTS | PLAIN | SHAPED | {"unflatten", "getitem"}
+
+
+def sums_of(added: Sequence[tuple[Any, Call]]) -> Tensor:
+    """What several loops over the same experts add to one sum: ``sum_of`` of each, of the first choices, of the
+    second."""
+    loops: list[list[tuple[Any, Call]]] = []
+    times: Counter[int] = Counter()
+    for rows, place in added:
+        expert = place.args[0].expert
+        if times[expert] == len(loops):
+            loops.append([])
+        loops[times[expert]].append((rows, place))
+        times[expert] += 1
+    return reduce(torch.add, map(sum_of, loops))
 
 
 def sum_of(added: Sequence[tuple[Any, Call]]) -> Tensor:
@@ -32,7 +47,11 @@ def sum_of(added: Sequence[tuple[Any, Call]]) -> Tensor:
         raise Unlike("not each expert adds once")
     one = parts[0]
     tokens = (added[0][1].args[1],)
-    if len({place.args[1] for _, place in added}) > 1 or len({shape_of(part) for part in parts}) > 1:
+    if len({named_by(part.selection) for part in parts}) > 1:
+        raise Unlike("experts are chosen by different tensors")
+    numbered = len({shape_of(part, None) for part in parts}) > 1  # else a number there is the same column for all
+    shapes = {shape_of(part, part.selection.expert if numbered else None) for part in parts}
+    if len({place.args[1] for _, place in added}) > 1 or len(shapes) > 1:
         raise Unlike("experts read or add tokens at different places of the mask")
     index, count = index_like(one.selection, len(parts))
     choices = [d for d in range(index.ndim) if d not in tokens and index.shape[d] > 1]
@@ -43,7 +62,7 @@ def sum_of(added: Sequence[tuple[Any, Call]]) -> Tensor:
     hidden, places = one.hidden
     if dims_of(places, one.selection.expert) != list(tokens) or result_of(hidden).ndim != 2:
         raise Unlike("an expert's rows aren't those of the tokens that it adds to")
-    scores = score_of(one, tokens, index)
+    scores = score_of(one, one.selection.expert if numbered else None, tokens, index)
     computing = [part for part in parts if part.first]
     back = [part for part in parts if not part.first]
     if len({part.key for part in computing}) > 1 or computing != parts[: len(computing)]:
@@ -63,15 +82,21 @@ def have_weights_apart(added: Sequence[tuple[Any, Call]]) -> bool:
     return not all(isinstance(down.weight, Call) and entry(down.weight) is not None for down in downs if down)
 
 
-def shape_of(part: Part) -> tuple:
-    """What has to be the same of all experts."""
-    expert = part.selection.expert
+def named_by(selection: Selection) -> tuple[object, str]:
+    """Equal for experts' masks that are made of the same choices."""
+    made = unshaped(selection.mask)
+    return source_of(made.args[0]), made.name
+
+
+def shape_of(part: Part, expert: int | None) -> tuple:
+    """What has to be the same of all experts; ``expert``: as ``told`` takes it."""
     scores = tuple((id(result_of(of)), told(places, expert)) for of, places in part.scores)
     return id(result_of(part.hidden[0])), told(part.hidden[1], expert), scores, part.factor
 
 
-def told(places: tuple, expert: int) -> tuple:
-    """What a tensor is indexed by, alike for all experts: "expert" is the number of the one that is read."""
+def told(places: tuple, expert: int | None) -> tuple:
+    """What a tensor is indexed by, alike for all experts: "expert" is the number of the one that is read; None: numbers
+    are columns."""
 
     def of(one: Any) -> object:
         if isinstance(one, Call) and one.name == "place":
@@ -81,7 +106,7 @@ def told(places: tuple, expert: int) -> tuple:
     return tuple(map(of, places))
 
 
-def dims_of(places: tuple, expert: int) -> list[object]:
+def dims_of(places: tuple, expert: int | None) -> list[object]:
     return [one for one in told(places, expert) if one not in ("None", "slice(None, None, None)", "Ellipsis")]
 
 
@@ -91,9 +116,9 @@ def sources_of(added: Sequence[tuple[Any, Call]]) -> list[Tensor]:
     return [result_of(of) for part in parts for of in (part.hidden[0], *(score for score, _ in part.scores))]
 
 
-def score_of(part: Part, tokens: tuple[int, ...], index: Tensor) -> Tensor:
+def score_of(part: Part, expert: int | None, tokens: tuple[int, ...], index: Tensor) -> Tensor:
     """What multiplies each choice's result, [tokens, choices]."""
-    scores = [(result_of(of), dims_of(places, part.selection.expert)) for of, places in part.scores]
+    scores = [(result_of(of), dims_of(places, expert)) for of, places in part.scores]
     found = [one_score(of, dims, tokens, index) for of, dims in scores]
     if not found:
         hidden = result_of(part.hidden[0])
@@ -108,6 +133,8 @@ def one_score(of: Tensor, dims: Sequence[object], tokens: tuple[int, ...], index
     if of.ndim == 2 and len(dims) == 2:
         if dims[1] == "expert":
             return of.gather(1, index.clamp(max=of.shape[1] - 1))
+        if str(dims[1]).isdigit() and dims[0] == tokens[0] and isinstance(dims[1], str):
+            return of[:, int(dims[1])].unsqueeze(1).expand(index.shape)
         of = of if dims[0] == tokens[0] else of.t()
         if of.shape == index.shape:
             return of
@@ -162,8 +189,9 @@ def entry(call: Call) -> int | None:
 
 
 def source_of(value: Any) -> object:
-    """Equal for a tensor and for views of it that are made alike."""
-    if isinstance(value, Call) and value.name in VIEWED:
+    """Equal for a tensor and for views, parts and casts of it that are made alike."""
+    by_tensor = isinstance(value, Call) and any(isinstance(one, Tensor) for one in leaves(plain(value.args[1:])))
+    if isinstance(value, Call) and value.name in VIEWED and not by_tensor and value.args:
         return source_of(value.args[0]), repr(plain(value.args[1:])), repr(plain(dict(value.kwargs)))
     return id(result_of(value))
 
