@@ -12,7 +12,8 @@
 #                   the same sources found (build/models_wide.json), WIDE="--seconds 600" stops early
 # make starts       models that set their own values, planned from their function and their values: equal at the start
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
-# make elastic     a node of a training killed and one come back, 8 ranks, 6, 8: every loss is one process's
+# make elastic     a node of a training killed and one come back, 8 ranks, 6, 8: every loss is one process's; then with
+#                   a batch that is scaled with the ranks
 # make corruptions  700 damaged checkpoints, weights and plan folders each: refused, or the same values; none unnoticed
 # make journeys     a new user in an empty folder: own model, Hugging Face folder, Trainer; planned to evaluated
 # make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
@@ -123,6 +124,7 @@ test-kill: $(DEV)
 
 elastic: $(DEV)
 	$(BIN)/python -W ignore -m tests.kill.elastic
+	$(BIN)/python -W ignore -m tests.kill.elastic --batch scale
 
 corruptions: $(DEV)
 	$(BIN)/python -m tests.corruptions

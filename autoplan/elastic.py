@@ -1,9 +1,10 @@
 """Elastic training: a plan for as many processes as torchrun started, found from the plan's own record.
 
-    python -m autoplan.elastic FOLDER RANKS PER_NODE TARGET
+    python -m autoplan.elastic FOLDER RANKS PER_NODE TARGET BATCH
 
-is what ``runtime.elastic.world_size`` starts. The plan is for the same model, batch and training. A checkpoint of one
-plan is read by another, the rows of a step are the same, and so is what is drawn.
+is what ``runtime.elastic.world_size`` starts. The plan is for the same model and training. A checkpoint of one plan is
+read by another. BATCH is "keep": the rows of a step are the same, and so is what is drawn; or "scale": each rank has as
+many rows as before (``runtime.elastic.scaled_batch``).
 """
 
 from __future__ import annotations
@@ -17,19 +18,29 @@ from pathlib import Path
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import AutoplanError, DoesNotFitError, LaunchError, ParallelismError
+from autoplan.lower.resized import planned_sizes
 from autoplan.options import Parallelism
 from autoplan.plan import Plan, load
+from autoplan.runtime.elastic.scaled_batch import KEEP, SCALE, scaled_rows
 from autoplan.runtime.elastic.world_size import PLAN, TOLD
 
 SIZES = ("dp", "tp", "pp", "cp", "ep", "etp", "tensor", "dp_replicate", "virtual_stages", "micro_batch")
 
 
-def replanned(plan: Plan, ranks: int, per_node: int) -> tuple[Plan, str]:
-    """The same model, batch and training for so many processes, and what of the pins was given up; "" for nothing."""
+def replanned(plan: Plan, ranks: int, per_node: int, batch: str = KEEP) -> tuple[Plan, str]:
+    """The same model and training for so many processes, and what is other than in the plan; "" for nothing.
+
+    LaunchError where a batch that is scaled would have no whole number of rows.
+    """
     cluster, refused = resized(plan.record.cluster, ranks, per_node), None
+    planned, rows, other = planned_sizes(plan.record.model).rows, None, []
+    if batch == SCALE:
+        rows = scaled_rows(planned, plan.record.chosen.mesh.devices, ranks)
+        other = [f"{rows} rows a step in place of {planned}"]
     for request, said in requests(plan.record.asked.request):
         try:
-            return plan.what_if(cluster_spec=cluster, parallelism=request), said
+            found = plan.what_if(cluster_spec=cluster, batch=rows, parallelism=request)
+            return found, "; ".join([*other, *[said] * bool(said)])
         except (ParallelismError, DoesNotFitError) as error:
             refused = error  # the last asks for the least
     assert refused is not None
@@ -69,9 +80,10 @@ def resized(cluster: ClusterSpec, ranks: int, per_node: int) -> ClusterSpec:
 
 
 def main(arguments: Sequence[str]) -> int:
-    folder, ranks, per_node, target = Path(arguments[0]), int(arguments[1]), int(arguments[2]), Path(arguments[3])
+    folder, target, batch = Path(arguments[0]), Path(arguments[3]), arguments[4]
+    ranks, per_node = int(arguments[1]), int(arguments[2])
     try:
-        plan, given_up = replanned(load(folder), ranks, per_node)
+        plan, other = replanned(load(folder), ranks, per_node, batch)
         target.parent.mkdir(exist_ok=True)
         own = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
         try:
@@ -87,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"{target.parent} can't be written: {error.strerror or error}\n")
         return TOLD
-    also = f" ({given_up})" if given_up else ""
+    also = f" ({other})" if other else ""
     sys.stderr.write(f"planned for {ranks} processes: {plan}{also}\n")
     return 0
 

@@ -32,6 +32,7 @@ from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import check_exportable
 from autoplan.runtime.elastic.launch import START_S, TIMEOUT_S
+from autoplan.runtime.elastic.scaled_batch import KEEP
 from autoplan.runtime.elastic.world_size import folder_for_world
 from autoplan.targets import ExportedConfig, config_of, launchers
 
@@ -350,18 +351,19 @@ class Plan:
         """
         check_start(self.record.model.name, self.record.start, weights, checkpoints)
 
-    def at_world_size(self, timeout_s: float = START_S) -> Plan:
+    def at_world_size(self, timeout_s: float = START_S, batch: str = KEEP) -> Plan:
         """This plan, or, where torchrun started another number of processes, one for these: elastic training.
 
-        It is the same model, batch and training, searched anew on as many devices by the first process of each node,
-        and exported into this plan's folder, elastic/, once. Pins that don't suit so many are given up, which stderr
-        tells. Checkpoints of either plan go on in the other. LaunchError where there is no plan for so many.
+        It is the same model and training, searched anew on as many devices by the first process of each node, and
+        exported into this plan's folder, elastic/, once. Pins that don't suit so many are given up, which stderr tells.
+        Checkpoints of either plan go on in the other. LaunchError where there is no plan for so many.
 
         timeout_s  longest that a process waits for the one that plans
+        batch      "keep": the rows of a step stay; "scale": those of a rank do, and a step has as many times more
         """
         if self.folder is None:
             raise LaunchError("plan.at_world_size()", "this plan has no folder yet", "export it and load the folder")
-        folder = folder_for_world(self.folder, self.record.chosen.mesh.devices, timeout_s)
+        folder = folder_for_world(self.folder, self.record.chosen.mesh.devices, timeout_s, batch)
         return self if folder == self.folder else load(folder)
 
     @keywords(InputsError)

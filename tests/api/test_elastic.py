@@ -11,8 +11,10 @@ import autoplan
 from autoplan.cluster import ClusterSpec
 from autoplan.elastic import main, replanned, requests, resized
 from autoplan.errors import AutoplanError, LaunchError
+from autoplan.lower.resized import planned_sizes
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.elastic import world_size
+from autoplan.runtime.elastic.scaled_batch import RATES, scaled_rate, scaled_rows
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
 
@@ -58,6 +60,13 @@ def test_pins_are_given_up_in_turn_but_never_the_rule_of_a_step() -> None:
     assert [said for _, said in requests(Parallelism(micro_batch=2))] == ["", "micro_batch found anew"]
 
 
+def test_a_batch_is_scaled_to_whole_rows_and_the_rate_as_told() -> None:
+    assert [scaled_rows(32, 4, ranks) for ranks in (3, 4, 8)] == [24, 32, 64]
+    with pytest.raises(LaunchError, match=r"6 rows for 4 ranks, which are 4\.5 for 3"):
+        scaled_rows(6, 4, 3)
+    assert [scaled_rate(0.1, how, 9, 36) for how in RATES] == [0.1, 0.025, 0.05]
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module, batch, loss_fn = zoo.small("mlp")
@@ -95,6 +104,13 @@ def test_another_size_is_planned_once_and_loaded_by_all(exported: Path, monkeypa
     assert found.record.training == plan.record.training and found.predicted.step_time_s > 0
     written = exported / "elastic" / f"1x2-{found.folder.name[4:]}"
     assert found.folder == written
+    scaled, told = replanned(plan, 2, 2, "scale")
+    rows = planned_sizes(plan.record.model).rows
+    assert told == f"{rows // 2} rows a step in place of {rows}; dp, tp, pp found anew"
+    assert planned_sizes(scaled.record.model).rows == rows // 2 and planned_sizes(found.record.model).rows == rows
+    assert world_size.target_of(exported, 2, 2, "scale") != written
+    with pytest.raises(LaunchError, match="batch='grow'"):
+        plan.at_world_size(batch="grow")
     monkeypatch.setattr(world_size, "PLANNER", "no.such.module")
     assert plan.at_world_size().record == found.record
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -113,13 +129,13 @@ def test_what_cannot_be_planned_is_told_and_leaves_nothing(
     folder = plan.export(tmp_path / "out")
     with pytest.raises(AutoplanError):
         replanned(autoplan.load(folder), 1, 1)
-    assert main([str(folder), "1", "1", str(folder / "elastic" / "1")]) == world_size.TOLD
+    assert main([str(folder), "1", "1", str(folder / "elastic" / "1"), "keep"]) == world_size.TOLD
     assert "local_steps=4: no mesh of 1 devices" in capsys.readouterr().err and not (folder / "elastic").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_told(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "elastic").write_text("a file")
-    assert main([str(exported), "2", "2", str(tmp_path / "elastic" / "2")]) == world_size.TOLD
+    assert main([str(exported), "2", "2", str(tmp_path / "elastic" / "2"), "keep"]) == world_size.TOLD
     assert "can't be written" in capsys.readouterr().err
 
 

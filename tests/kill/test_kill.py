@@ -14,10 +14,11 @@ import torch
 
 from autoplan.errors import WeightsError
 from tests.kill import case as kill
+from tests.kill import elastic
 from tests.kill import training as run
 from tests.kill.training import Kill, Training
 from tests.runtime.test_checkpoint_files import make
-from tests.support import saved
+from tests.support import saved, zoo
 
 
 @pytest.mark.slow
@@ -36,6 +37,17 @@ def test_two_jobs_on_one_folder_never_mix(tmp_path: Path) -> None:
     *kills, outcome = kill.Case("zero3", tmp_path).disturbed_together("together", 3, random.Random(3))
     assert isinstance(outcome, kill.Outcome)
     assert kills and not outcome.different
+
+
+@pytest.mark.slow
+def test_a_batch_scaled_to_the_ranks_takes_each_sample_once(tmp_path: Path) -> None:
+    """4 ranks, 3 once one is killed, 4 again: 24, 18 and 24 rows a step, losses the module's own on these."""
+    module = zoo.gpt2()
+    folder = elastic.exported(tmp_path / "out", 4, module)
+    found = elastic.disturbed(folder, tmp_path / "elastic", 18, most=4, per_agent=1, batch="scale")
+    rows = elastic.rows_of(found.samples)
+    assert found.losses.keys() == set(range(1, 19)) and rows[0] == rows[-1] == 24 and set(rows) == {24, 18}
+    assert elastic.worst(found, elastic.one_device(folder, module, found.samples)) < elastic.WITHIN
 
 
 def test_a_difference_of_one_bit_is_seen(tmp_path: Path) -> None:

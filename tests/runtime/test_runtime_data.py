@@ -13,6 +13,7 @@ from autoplan.errors import InputsError
 from autoplan.ir.graph import Ref, TensorType
 from autoplan.ir.typed_program import Compute, LoweredBlock, TypedValue
 from autoplan.runtime.data import sources
+from autoplan.runtime.data.samples import by_sample, cut
 from autoplan.runtime.program import ProgramSpec
 from tests.fixtures import tiny_program as tiny
 
@@ -77,6 +78,34 @@ def test_a_text_s_next_byte_is_the_label(tmp_path: Path, shift: int) -> None:
             found = TEXT.encode().find(bytes(tokens))
             assert found >= 0
             assert bytes(labels) == TEXT.encode()[found + shift : found + shift + 3]
+
+
+def test_samples_are_the_same_and_in_order_however_many_a_step_takes(tmp_path: Path) -> None:
+    """Steps of 8, 6 and 8 rows, of a plan whose batch has 8, or 16: each sample once, and as steps of 8 have them."""
+    (tmp_path / "a.txt").write_text(TEXT)
+    whole = wide_spec()
+    six = replace(whole, lowered=replace(whole.lowered, batch=tuple(map(of_six, whole.lowered.batch))))
+    for rows in (8, 16):
+        source = sources.batch_source(whole, tmp_path, seed=0, rows=rows)
+        wanted = {n: torch.cat([source(k)[n] for k in range(5)]) for n in ("tokens", "labels")}
+        position, taken = 0, []
+        for spec, size in ((whole, 8), (six, 6), (six, 6), (six, 6), (whole, 8)):
+            batch = by_sample(spec, sources.batch_source(spec, tmp_path, 0, rows), rows)(position)
+            assert len(batch["tokens"]) == size
+            position += size
+            taken.append(batch)
+        for name, values in wanted.items():
+            assert torch.equal(torch.cat([batch[name] for batch in taken]), values[:position])
+
+
+def of_six(value: TypedValue) -> TypedValue:
+    return replace(value, type=TensorType((6, *value.type.shape[1:]), value.type.dtype))
+
+
+def test_a_multiple_of_the_rows_stays_together_and_what_has_none_is_whole() -> None:
+    offsets, scale = torch.arange(16), torch.ones(())
+    assert cut([offsets, offsets + 16], 8, 6, 4).tolist() == list(range(12, 20))
+    assert cut([scale, scale], 8, 6, 4) is scale and len(cut([torch.arange(9)] * 2, 8, 6, 4)) == 9
 
 
 def test_tokens_in_a_binary_file_are_not_read_as_a_text(tmp_path: Path) -> None:

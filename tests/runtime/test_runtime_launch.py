@@ -45,6 +45,7 @@ def train_py(tmp_path: Path) -> str:
 
 def tiny_plan(folder: Path) -> SimpleNamespace:
     return SimpleNamespace(
+        record=SimpleNamespace(model=tiny.spec(**PLAN).lowered),
         check_start=lambda *given: None,
         predicted=SimpleNamespace(step_time_s=0.5, mfu=0.25),
         program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s),

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor
@@ -41,8 +42,8 @@ def faulty(faults: dict[str, tuple[int, int, str]]) -> Callable[..., Callable[[i
     """A source of batches with which one rank comes to grief at one step of a start."""
     rank, at, fault = faults.get(os.environ["TORCHELASTIC_RESTART_COUNT"], (-1, -1, ""))
 
-    def source(spec: ProgramSpec, text: Path | None, seed: int) -> Callable[[int], dict[str, Tensor]]:
-        batch = batch_source(spec, text, seed)
+    def source(spec: ProgramSpec, *given: Any) -> Callable[[int], dict[str, Tensor]]:
+        batch = batch_source(spec, *given)
 
         def batch_of(step: int) -> dict[str, Tensor]:
             if step == at and os.environ["RANK"] == str(rank):
@@ -56,6 +57,7 @@ def faulty(faults: dict[str, tuple[int, int, str]]) -> Callable[..., Callable[[i
 
 def tiny_plan(folder: Path) -> SimpleNamespace:
     return SimpleNamespace(
+        record=SimpleNamespace(model=tiny.spec(**PLAN).lowered),
         program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s),
         check_start=lambda *given: None,
         predicted=SimpleNamespace(step_time_s=0.5, mfu=0.25),

@@ -1,10 +1,10 @@
 """Batches to try a program on: a text's bytes for a language model, random values of the right kind for any other.
 
-Batch ``step`` is a function of the seed and the step alone, the same on every rank and after a restart.
+Batch ``step`` is a function of the seed, the step and its rows alone, the same on every rank and after a restart.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from autoplan.errors import InputsError
 from autoplan.ir.graph import Ref, TensorType, walk_refs
 from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, Move
+from autoplan.lower.resized import planned_sizes
 from autoplan.runtime.program_spec import ProgramSpec
 
 BYTES = 256
@@ -36,20 +37,34 @@ class Use:
     shifted: bool
 
 
-def batch_source(spec: ProgramSpec, text: Path | None, seed: int) -> Callable[[int], dict[str, Tensor]]:
+def batch_source(
+    spec: ProgramSpec, text: Path | None, seed: int, rows: int | None = None
+) -> Callable[[int], dict[str, Tensor]]:
     """A function from the step to the whole batch, by input name.
 
     text  a file, or a directory of .txt and .md files, whose bytes are the tokens; None: random values
+    rows  of a batch; None: the program's own
     InputsError where the model doesn't read tokens, or the text is shorter than a sequence.
     """
+    kinds = of_rows(spec, rows)
     if text is None:
-        return lambda step: random_batch(spec, generator(seed, step))
+        return lambda step: random_batch(spec, kinds, generator(seed, step))
     found = read_text(text)
     tokens = token_input(spec)
-    length = spec_type(spec, tokens).shape[1]
+    length = kinds[tokens].shape[1]
     if len(found) <= length:
         raise InputsError(text, f"{len(found)} bytes of text, a sequence has {length}", "give a longer text")
-    return lambda step: text_batch(spec, tokens, found, generator(seed, step))
+    return lambda step: text_batch(spec, kinds, tokens, found, generator(seed, step))
+
+
+def of_rows(spec: ProgramSpec, rows: int | None) -> dict[str, TensorType]:
+    """Types of a program's inputs, by name, with so many rows; dim 0 of an input is the rows or a multiple of them."""
+    own = planned_sizes(spec.lowered).rows
+    kinds = {value.name: value.type for value in spec.lowered.batch}
+    if rows in (None, own):
+        return kinds
+    split = {name: kind for name, kind in kinds.items() if kind.shape and kind.shape[0] % own == 0}
+    return kinds | {n: replace(k, shape=(k.shape[0] // own * rows, *k.shape[1:])) for n, k in split.items()}
 
 
 def generator(seed: int, step: int) -> torch.Generator:
@@ -89,24 +104,26 @@ def token_input(spec: ProgramSpec) -> str:
     )
 
 
-def text_batch(spec: ProgramSpec, tokens: str, text: Tensor, random: torch.Generator) -> dict[str, Tensor]:
+def text_batch(
+    spec: ProgramSpec, kinds: Mapping[str, TensorType], tokens: str, text: Tensor, random: torch.Generator
+) -> dict[str, Tensor]:
     """Rows at random places of the text; the next byte is each position's label."""
-    rows, length = spec_type(spec, tokens).shape
+    rows, length = kinds[tokens].shape
     starts = torch.randint(0, len(text) - length, (rows,), generator=random)
     window = torch.stack([text[start : start + length + 1] for start in starts.tolist()])
-    batch = random_batch(spec, random)
-    for value in spec.lowered.batch:
-        use = use_of(spec.lowered, value.name)
-        if value.name == tokens:
-            batch[value.name] = window[:, :-1].contiguous()
-        elif use and use.target and value.type.shape == (rows, length):
-            batch[value.name] = (window[:, :-1] if use.shifted else window[:, 1:]).contiguous()
+    batch = random_batch(spec, kinds, random)
+    for name, kind in kinds.items():
+        use = use_of(spec.lowered, name)
+        if name == tokens:
+            batch[name] = window[:, :-1].contiguous()
+        elif use and use.target and kind.shape == (rows, length):
+            batch[name] = (window[:, :-1] if use.shifted else window[:, 1:]).contiguous()
     return batch
 
 
-def random_batch(spec: ProgramSpec, random: torch.Generator) -> dict[str, Tensor]:
+def random_batch(spec: ProgramSpec, kinds: Mapping[str, TensorType], random: torch.Generator) -> dict[str, Tensor]:
     """Normal values for floats, random classes for what is looked up or a target, ones for masks."""
-    return {v.name: random_input(v.type, use_of(spec.lowered, v.name), random) for v in spec.lowered.batch}
+    return {name: random_input(kind, use_of(spec.lowered, name), random) for name, kind in kinds.items()}
 
 
 def random_input(kind: TensorType, use: Use | None, random: torch.Generator) -> Tensor:
@@ -115,10 +132,6 @@ def random_input(kind: TensorType, use: Use | None, random: torch.Generator) -> 
     if use is None:
         return torch.ones(kind.shape, dtype=getattr(torch, kind.dtype))
     return torch.randint(0, use.classes, kind.shape, generator=random, dtype=getattr(torch, kind.dtype))
-
-
-def spec_type(spec: ProgramSpec, name: str) -> TensorType:
-    return next(v.type for v in spec.lowered.batch if v.name == name)
 
 
 def elements_per_step(spec: ProgramSpec) -> tuple[int, str]:

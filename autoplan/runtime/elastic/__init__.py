@@ -8,5 +8,6 @@ Modules, each importing only those before it:
     watchdog         ends a world that hangs
     stop_request     SIGTERM, heard by all ranks alike
     launch           starts and ends the world
+    scaled_batch     a batch that follows the number of ranks
     world_size       a plan for as many processes as there are
 """

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from autoplan.errors import LaunchError
 from autoplan.ir.checksums import bytes_hash
+from autoplan.runtime.elastic.scaled_batch import BATCHES, KEEP
 
 FOLDER, PLAN, PLANNER = "elastic", "plan.json", "autoplan.elastic"
 PAUSE_S = 0.2
@@ -25,13 +26,16 @@ OF_A_RANK = (
 )  # fmt: skip
 
 
-def folder_for_world(folder: Path, devices: int, timeout_s: float) -> Path:
+def folder_for_world(folder: Path, devices: int, timeout_s: float, batch: str = KEEP) -> Path:
     """The folder of the plan for torchrun's processes: the plan's own where their number is its, else one below it.
 
     devices    of the plan in this folder
     timeout_s  longest that a process waits for another's plan
+    batch      "keep" the rows of a step, or "scale" them with the processes
     LaunchError without torchrun, and where no plan can be found: the first process of a node tells why.
     """
+    if batch not in BATCHES:
+        raise LaunchError(f"batch={batch!r}", "no such choice", f"use one of {BATCHES}")
     names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
     if not all(os.environ.get(name) for name in names):
         raise LaunchError("an elastic start", "torchrun tells how many processes there are", "start it with torchrun")
@@ -42,9 +46,9 @@ def folder_for_world(folder: Path, devices: int, timeout_s: float) -> Path:
     ranks, per_node, local = map(int, given)
     if devices == ranks:
         return folder
-    target = target_of(folder, ranks, per_node)
+    target = target_of(folder, ranks, per_node, batch)
     if not (target / PLAN).exists() and local == 0:
-        plan_apart(folder, ranks, per_node, target)
+        plan_apart(folder, ranks, per_node, target, batch)
     until = time.monotonic() + timeout_s
     while not (target / PLAN).exists():
         if time.monotonic() > until:
@@ -54,14 +58,15 @@ def folder_for_world(folder: Path, devices: int, timeout_s: float) -> Path:
     return target
 
 
-def target_of(folder: Path, ranks: int, per_node: int) -> Path:
+def target_of(folder: Path, ranks: int, per_node: int, batch: str) -> Path:
     """Where the plan for so many processes, so many a node, lies; another plan in the folder has others."""
-    return folder / FOLDER / f"{ranks // per_node}x{per_node}-{bytes_hash((folder / PLAN).read_bytes())[:12]}"
+    kind = "" if batch == KEEP else f"-{batch}"
+    return folder / FOLDER / f"{ranks // per_node}x{per_node}{kind}-{bytes_hash((folder / PLAN).read_bytes())[:12]}"
 
 
-def plan_apart(folder: Path, ranks: int, per_node: int, target: Path) -> None:
+def plan_apart(folder: Path, ranks: int, per_node: int, target: Path, batch: str) -> None:
     """Has another process plan and export; LaunchError with what it said where it can't."""
-    command = [sys.executable, "-m", PLANNER, str(folder), str(ranks), str(per_node), str(target)]
+    command = [sys.executable, "-m", PLANNER, str(folder), str(ranks), str(per_node), str(target), batch]
     ended = subprocess.run(command, capture_output=True, text=True, env=without_ranks())
     if ended.returncode:
         said = ended.stderr.strip() or f"planning ended with exit status {ended.returncode}"

@@ -1,0 +1,28 @@
+"""Elastic training whose batch follows the number of ranks: each keeps the rows that the exported plan has for one.
+
+A step is then another than before the change: its gradient is a mean over other rows. Whether the learning rate follows
+is the user's to say. In proportion to the batch: Goyal et al. 2017, "Accurate, Large Minibatch SGD"; to its root:
+Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks".
+"""
+
+from autoplan.errors import LaunchError
+
+KEEP, SCALE = "keep", "scale"
+BATCHES = (KEEP, SCALE)
+RATES = {KEEP: 0.0, "linear": 1.0, "sqrt": 0.5}  # the power of the batch's ratio
+
+
+def scaled_rows(rows: int, devices: int, ranks: int) -> int:
+    """Rows of a step on so many ranks, where a plan for ``devices`` of them has ``rows``.
+
+    LaunchError where that is no whole number.
+    """
+    if rows * ranks % devices:
+        cause = f"the plan has {rows} rows for {devices} ranks, which are {rows * ranks / devices:g} for {ranks}"
+        raise LaunchError(f"a batch scaled to {ranks} ranks", cause, "start another number of them, or keep the batch")
+    return rows * ranks // devices
+
+
+def scaled_rate(rate: float, how: str, rows: int, planned: int) -> float:
+    """The learning rate of a step of ``rows`` rows, where that of ``planned`` rows is ``rate``."""
+    return rate * (rows / planned) ** RATES[how]
