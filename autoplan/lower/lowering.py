@@ -26,6 +26,7 @@ from autoplan.ir.typed_program import (
 from autoplan.lower.joined import joined_products
 from autoplan.redistribution import follow, redistribute, simplify
 from autoplan.redistribution.hidden import hidden_hops
+from autoplan.rules.nn.expert_capacity import limit_of_rows
 from autoplan.rules.registry import rule_of
 from autoplan.rules.strategies import Strategy, local_arguments
 
@@ -120,8 +121,14 @@ class Body:
         self.taken.add(found)
         return found
 
-    def compute(self, node: Node, strategy: Strategy, types: Mapping[str, TensorType]) -> TypedValue:
-        """Adds one operator, its operands brought into the layouts that its strategy asks for."""
+    def compute(
+        self, node: Node, strategy: Strategy, types: Mapping[str, TensorType],
+        further: Sequence[tuple[str, Argument]] = (),
+    ) -> TypedValue:  # fmt: skip
+        """Adds one operator, its operands brought into the layouts that its strategy asks for.
+
+        further  what its body takes beside its own arguments
+        """
         names = [
             self.in_layout(name, strategy.input(i, len(types[name].shape), self.mesh)).name
             for i, name in enumerate(node.operands)
@@ -138,7 +145,7 @@ class Body:
                 value,
                 node.op,
                 tuple(map(renamed, args)),
-                tuple((k, renamed(v)) for k, v in kwargs),
+                (*((k, renamed(v)) for k, v in kwargs), *further),
                 strategy.axes,
                 node.module,
                 math.prod(self.mesh.size(axis) for axis, s in strategy.axes if s.scaled),
@@ -163,7 +170,9 @@ def lower_block(
     body = Body((*inputs, *externals, *parameters, *buffers), choice.hops, block.carries_gradient(), types, mesh)
     strategies = dict(choice.strategies)
     for node in block.nodes:
-        body.compute(node, strategies[node.name], types)
+        strategy = strategies[node.name]
+        limit = limit_of_rows(block, node, strategy, mesh)
+        body.compute(node, strategy, types, () if limit is None else (("capacity", limit),))
     outputs = tuple(body.in_layout(n, x) for n, x in zip(block.outputs, choice.outputs, strict=True))
     again = tuple(body.found[name][layout].name for name, layout in choice.again)
     hidden = hidden_hops(block, choice, mesh) if hides else {}

@@ -86,6 +86,12 @@ def assumed(record: PlanRecord, operator: Operator, strategy: Strategy) -> str:
     """What a price says of loads that aren't known before a step."""
     travel = travel_of(operator, strategy, record.chosen.mesh)
     assert travel is not None
+    if travel.sent:
+        return (
+            f": {travel.sent} rows from each rank to each other, as many as the capacity admits, empty ones among "
+            f"them, {size_text(travel.there_bytes)} in a microbatch, and as many back. Nothing is counted, and the "
+            "host waits for nothing"
+        )
     whole, groups = travel.tokens * travel.ways, travel.groups
     within = f" within {groups.kept} of {groups.count} groups, as the router limits them" if groups.count > 1 else ""
     busiest, above = 100 * travel.rows / whole, 100 * travel.imbalance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autoplan import Parallelism, Plan, Training
+from autoplan import Parallelism, Plan, Training, forbid
 from autoplan.errors import ParallelismError
-from autoplan.rules.nn.expert_capacity import WITHIN
+from autoplan.ir.layout import S
+from autoplan.rules.nn.expert_capacity import MIXTURE, ROUTED, WITHIN, limit_of_rows
+from autoplan.rules.registry import AxisStrategy
 from autoplan.runtime.ops import within_capacity
 from autoplan.verify import STEPS, train_plan
 from autoplan.verify.local_ranks import RankPool
@@ -94,12 +97,25 @@ def planned(parallelism: object, dropping: str, **further: object) -> Plan:
     torch.manual_seed(0)
     training = Training(expert_capacity=CAPACITY, expert_dropping=dropping, learning_rate=1e-2, **further)
     batch = {"x": torch.randn(ROWS, LENGTH, HIDDEN)}
-    return parallelize_alone(Mixtures(), "1x4 cpu", batch, training=training, parallelism=parallelism)
+    given = {"parallelism": parallelism.pinned, "constraints": NO_SUMS} if isinstance(parallelism, Travels) else {
+        "parallelism": parallelism}  # fmt: skip
+    return parallelize_alone(Mixtures(), "1x4 cpu", batch, training=training, **given)
+
+
+@dataclass(frozen=True)
+class Travels:
+    """Pins under which tokens travel by all-to-all."""
+
+    pinned: Parallelism
+
+
+NO_SUMS = [forbid("autoplan.experts", "P", axis=axis) for axis in ("ep", "tp")]
 
 
 PLANS = {
     "ep=4": Parallelism(dp=4, ep=4), "ep=2, tp=2": Parallelism(dp=2, tp=2, ep=2, etp=2),
     "pp=2, ep=2": Parallelism(pp=2, ep=2, micro_batch=2), "ddp": "ddp", "tp=4": Parallelism(dp=1, tp=4, ep=1),
+    "ep=4, all-to-all": Travels(Parallelism(dp=4, ep=4)), "ep=4 on tp=2": Travels(Parallelism(dp=2, tp=2, ep=4)),
 }  # fmt: skip
 
 
@@ -133,10 +149,13 @@ def with_values(module: nn.Module, state: dict[str, Tensor]) -> nn.Module:
 
 @pytest.mark.usefixtures("verified_in_pool")
 def test_a_plan_says_that_tokens_are_dropped_and_verifies_with_the_same_rule() -> None:
-    plan = planned(PLANS["ep=4"], "score")
+    plan = planned(PLANS["ep=4, all-to-all"], "score")
     operators = [node.op for block in plan.record.model.blocks for node in block.nodes]
     assert operators.count(WITHIN) == len(plan.record.model.blocks)
     told = plan.report(verbose=True)
+    assert all(x in " ".join(told.split()) for x in ("6 rows from each rank to each other", "Nothing is counted"))
+    widths = {4 * HIDDEN + 8 * CHOICES, 4 * HIDDEN, 4 * HIDDEN + 4 * CHOICES}
+    assert {c.bytes for c in plan.predicted.collectives if c.kind == "all-to-all"} == {24 * each for each in widths}
     assert "at most 0.75 times an even share" in told and "isn't equal to the one that drops none" in told
     result = plan.verify()
     assert result.passed and "with experts of the same capacity" in result.note
@@ -157,6 +176,19 @@ def test_a_capacity_is_of_a_mixture_with_rows() -> None:
                           training=Training(expert_dropping="score"))  # fmt: skip
     with pytest.raises(ParallelismError, match="positive number"):
         Training(expert_capacity=0)
+
+
+def test_rows_are_counted_where_ranks_have_parts_of_a_row_s_tokens() -> None:
+    record = planned(PLANS["ep=4, all-to-all"], "order").record
+    (block, *_), (choice, *_), mesh = record.model.blocks, record.chosen.blocks, record.chosen.mesh
+    node = next(node for node in block.nodes if node.op == MIXTURE)
+    strategy = dict(choice.strategies)[node.name]
+    assert limit_of_rows(block, node, strategy, mesh) == CAPACITY
+    by_tokens = AxisStrategy((S(1), S(1), S(1), *strategy.on("ep").inputs[3:]), S(1), ROUTED, communicates=True)
+    other = replace(strategy, axes=tuple((axis, by_tokens if s.body else s) for axis, s in strategy.axes))
+    assert limit_of_rows(block, node, other, mesh) is None
+    summed = replace(strategy, axes=tuple((axis, replace(s, body="")) for axis, s in strategy.axes))
+    assert limit_of_rows(block, node, summed, mesh) is None
 
 
 class Chosen(nn.Module):

@@ -19,7 +19,9 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed_program import Compute
 from autoplan.models.inputs import hf_inputs
 from autoplan.ops.experts import experts
+from autoplan.rules.nn.expert_capacity import rows_sent
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
+from autoplan.runtime.ops import within_capacity
 from autoplan.runtime.ops.experts.routed import routed_experts, run
 from autoplan.runtime.ops.experts.routing import Message
 from autoplan.trace.pipeline import trace
@@ -75,6 +77,53 @@ def test_tokens_meet_their_experts_wherever_these_are(
     assert max(errors) < (1e-10 if dtype == torch.float64 else 1e-3)
 
 
+def farthest_within_capacity(rank: int, size: int, dtype: torch.dtype, capacity: float, keep: bool) -> float:
+    """Likewise of two rows of the batch on each rank, whose experts take so many; nothing waits for the device."""
+    (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
+    random = torch.Generator().manual_seed(3)
+    _, _, _, weights = operands(dtype, "any")
+    hidden = torch.randn(2 * size, 6, HIDDEN, dtype=dtype, generator=random).requires_grad_()
+    scores = torch.rand(2 * size, 6, CHOICES, dtype=dtype, generator=random).requires_grad_()
+    index = torch.rand(2 * size, 6, EXPERTS, generator=random).topk(CHOICES).indices
+    index = within_capacity(index, scores, EXPERTS, capacity)
+    whole = experts(hidden, index, scores, weights[:2], weights[2], [], SWIGLU, False)
+    gradient = torch.randn(whole.shape, dtype=dtype, generator=random)
+    wanted = torch.autograd.grad(whole, [hidden, scores, *weights], gradient)
+    mine, held = slice(2 * rank, 2 * rank + 2), slice(rank * EXPERTS // size, (rank + 1) * EXPERTS // size)
+    tokens, share = (x.detach()[mine].requires_grad_() for x in (hidden, scores))
+    own = [weight.detach()[held].requires_grad_() for weight in weights]
+    given = tokens, index[mine], share, own[:2], own[2], [], SWIGLU, False, False, keep
+    with patch("autoplan.runtime.host.read", side_effect=AssertionError("the host waits")):
+        result = routed_experts(*given, axes=(axis,), capacity=capacity)
+        found = torch.autograd.grad(result, [tokens, share, *own], gradient[mine])
+    pairs = [(result, whole[mine]), *zip(found, (w[mine] for w in wanted[:2]), strict=False)]
+    pairs += zip(found[2:], (w[held] for w in wanted[2:]), strict=True)
+    return max(float((one - other).detach().abs().sum()) for one, other in pairs)
+
+
+@pytest.mark.parametrize(("dtype", "capacity", "keep"), [
+    (torch.float64, 0.5, True), (torch.float64, 1.25, False), (torch.float32, 1.25, True),
+])  # fmt: skip
+def test_as_many_rows_travel_as_a_capacity_admits(
+    pool: RankPool, dtype: torch.dtype, capacity: float, keep: bool
+) -> None:
+    """Full experts and empty rows, first products kept, or computed again."""
+    errors = pool.run(farthest_within_capacity, dtype, capacity, keep)
+    assert max(errors) < (1e-10 if dtype == torch.float64 else 1e-3)
+
+
+@pytest.mark.parametrize(("capacity", "rows"), [(0.5, 4), (1.25, 8), (1.5, 0), (9.0, 0)])
+def test_rows_are_known_where_a_capacity_admits_fewer_than_all(capacity: float, rows: int) -> None:
+    """Of two rows of six tokens with two choices among eight experts, two of which are on each rank."""
+    assert rows_sent(2, 6, CHOICES, 2, RANKS, capacity) == rows
+    travel = Travel(12, RANKS, EXPERTS, CHOICES, HIDDEN, HIDDEN, 4, 4, Groups(), capacity, rows)
+    if rows:
+        assert travel.rows == travel.mean_rows == RANKS * rows and travel.counts_bytes == 0
+        assert travel.there_bytes == RANKS * rows * (4 * HIDDEN + 8 * CHOICES)
+    else:
+        assert travel.counts_bytes and travel.rows <= 12 * RANKS
+
+
 def offsets(rank: int, size: int) -> set[int]:
     """Where in their storages those tensors begin that the operator returns, when its indices come as a GPU's do."""
     (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
@@ -88,7 +137,7 @@ def offsets(rank: int, size: int) -> set[int]:
     with torch.no_grad(), patch.object(torch, "nonzero_static", by_columns):
         assert axis.group is not None
         peers = (axis.group.group_name, axis.size, axis.rank, list(axis.places))
-        result, kept = run(hidden, index, scores, own[:2], own[2], [], SWIGLU, False, False, True, *peers)
+        result, kept = run(hidden, index, scores, own[:2], own[2], [], SWIGLU, False, False, True, 0, *peers)
     return {x.storage_offset() for x in (result, *kept)}
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from autoplan.cost.operators.operator_seconds import (
     PLACED,
     RING,
-    ROUTED,
     Operator,
     local_shape,
     lookups_of,
@@ -18,10 +17,12 @@ from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.steps import find_step
+from autoplan.rules.nn.expert_capacity import ROUTED
 from autoplan.rules.nn.windows import windows_of
 from autoplan.rules.strategies import Strategy
 
 FLOAT32_BYTES = 4  # statistics are reduced in float32
+PADDED = "padded_experts"  # an op: tokens to their experts, as many as these have a capacity for
 SEND, TO_ENDS = "send", "to_either_end"  # a kind of collective; an op
 HALO = "with_halo"
 WINDOWED = ("convolution_along", "max_pool_along", "avg_pool_along")  # how the bodies' names begin
@@ -97,17 +98,17 @@ def ring(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective
 
 
 def routed(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
-    """Counts, tokens there and results back; backward gradients there and back. The bytes are those of the rank that
-    receives most."""
+    """Counts, where they aren't known, tokens there and results back; backward gradients there and back. The bytes are
+    those of the rank that receives most."""
     found, axes = travel_of(operator, strategy, mesh), tuple(a for a, s in strategy.axes if s.body == ROUTED)
     if found is None:
         return ()
     there, result, gradient, kind = found.there_bytes, found.result_bytes, found.gradient_bytes, "all-to-all"
-    return (
-        Collective(ROUTED, axes, (), kind, "", found.counts_bytes, 0),
-        Collective(ROUTED, axes, (), kind, kind, there, gradient),
-        Collective(ROUTED, axes, (), kind, kind, result, result),
-    )
+    op = PADDED if found.sent else ROUTED
+    tokens = Collective(op, axes, (), kind, kind, there, gradient)
+    results = Collective(op, axes, (), kind, kind, result, result)
+    counts = (Collective(op, axes, (), kind, "", found.counts_bytes, 0),) if found.counts_bytes else ()
+    return (*counts, tokens, results)
 
 
 def placed(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:

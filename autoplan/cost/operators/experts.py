@@ -103,6 +103,7 @@ class Travel:
     hidden, out  width of a token and of a result, of ``itemsize`` bytes an element
     groups       that the router limits a token's choices to
     capacity     of an expert, as a multiple of an even share of the choices
+    sent         rows to each rank, where capacity says how many: all are sent, none is counted; else 0
     """
 
     tokens: float
@@ -115,10 +116,13 @@ class Travel:
     score_bytes: int
     groups: Groups = NO_LIMIT
     capacity: float = math.inf
+    sent: int = 0
 
     @property
     def mean_rows(self) -> float:
-        """That a rank receives in one direction on average, its own among them."""
+        """That a rank receives in one direction on average, its own among them; empty ones, too."""
+        if self.sent:
+            return self.sent * self.ways
         reached = self.groups.share_reached(self.experts, self.experts // self.ways, self.choices)
         return min(self.tokens * self.ways * reached, self.most)
 
@@ -130,6 +134,8 @@ class Travel:
     @property
     def rows(self) -> float:
         """That the busiest rank receives."""
+        if self.sent:
+            return self.mean_rows
         return min(self.tokens * self.ways, busiest(self.mean_rows, self.ways), self.most)
 
     @property
@@ -139,7 +145,7 @@ class Travel:
 
     @property
     def counts_bytes(self) -> int:
-        return COUNT_BYTES * self.ways
+        return 0 if self.sent else COUNT_BYTES * self.ways
 
     @property
     def there_bytes(self) -> int:

@@ -25,13 +25,13 @@ from autoplan.ir.randomness import ATTENTION, DROPOUT, drops, scores_in_memory
 from autoplan.ops.experts.activation import counts
 from autoplan.ops.experts.mixture import names_of
 from autoplan.rules.kept_values import SIGN_BYTES, keeps_of, signs_of, value_of
-from autoplan.rules.nn.expert_capacity import capacity_of
+from autoplan.rules.nn.expert_capacity import ROUTED, capacity_of, rows_sent
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
 from cost_models.hardware import Device
 
-RING, ROUTED = "ring_attention", "routed_experts"  # bodies
+RING = "ring_attention"  # a body
 PLACED = "placed_lookups"  # the body
 
 
@@ -313,6 +313,8 @@ def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grou
     ranks = operator.sizes["e"] // here
     mean = tokens * local["k"] / ranks
     chosen = min(tokens * local["k"], busiest(mean, ranks), mean * operator.capacity)
+    if travel is not None and travel.sent:
+        chosen = travel.rows  # rows without a choice are among them
     first = operator.node.args[3]
     assert isinstance(first, tuple)
     products = len(first) * local.get("pair", 1)
@@ -332,9 +334,13 @@ def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | No
         return None
     local, hidden, scores = local_factors(operator, strategy, mesh), operator.operands[0], operator.operands[2]
     (out,) = operator.terms[-1][-1]
+    *rows, tokens, _ = local_shape(hidden, [(axis, s.inputs[0]) for axis, s in strategy.axes], mesh)
+    limits = math.prod(rows), tokens, local["k"], operator.sizes["e"] // ways, ways
+    known = operator.capacity < math.inf and tokens == hidden.shape[-2]
     return Travel(
         tokens_of(operator, local), ways, operator.sizes["e"], local["k"], local["h"], local[out],
         DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype], operator.groups, operator.capacity,
+        rows_sent(*limits, operator.capacity) if known else 0,
     )  # fmt: skip
 
 

@@ -81,15 +81,17 @@ class Routed:
     serves: bool
 
     @staticmethod
-    def of(index: Tensor, experts: int, serves: bool, count: int | None = None) -> Routed:
-        """index [tokens, choices]; ``count``: how many of the choices name an expert, where that is known."""
-        named = count == index.numel()
+    def of(index: Tensor, experts: int, serves: bool, count: int | None = None, at_most: bool = False) -> Routed:
+        """index [tokens, choices]; ``count``: how many of the choices name an expert, where that is known, or how many
+        do ``at_most``."""
+        named = count == index.numel() and not at_most
         known = index if named else index & torch.iinfo(index.dtype).max  # what is negative becomes large
         expert, order = torch.sort(known.reshape(-1), stable=True)
         if count is not None and not named:
             expert, order = expert[:count], order[:count]
         ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True, out_int32=True)
-        return Routed(order, order // index.shape[-1], expert, ends, count is not None, serves)
+        complete = count is not None and not at_most
+        return Routed(order, order // index.shape[-1], expert, ends, complete, serves)
 
     def masked(self, rows: Tensor) -> Tensor:
         """Zeros in place of rows without an expert, in the same memory."""
@@ -148,10 +150,11 @@ class Inside:
 
     @staticmethod
     def of(
-        hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, count: int | None = None
-    ) -> Inside:
-        """``count``: as of ``Routed.of``."""
-        routed = Routed.of(index, weights.experts, serves(hidden, [*weights.first, weights.down]), count)
+        hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, count: int | None = None,
+        at_most: bool = False,
+    ) -> Inside:  # fmt: skip
+        """``count``, ``at_most``: as of ``Routed.of``."""
+        routed = Routed.of(index, weights.experts, serves(hidden, [*weights.first, weights.down]), count, at_most)
         rows = hidden.index_select(0, routed.tokens)
         products = [routed.product(rows, weights.turned(weight)) for weight in weights.first]
         if weights.biases:

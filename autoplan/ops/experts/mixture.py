@@ -54,11 +54,12 @@ def names_of(first: Sequence[Tensor]) -> tuple[str, ...]:
 
 
 def run_forward(
-    hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, activation: str, count: int | None = None
-) -> tuple[Tensor, Inside]:
+    hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, activation: str, count: int | None = None,
+    at_most: bool = False,
+) -> tuple[Tensor, Inside]:  # fmt: skip
     """[tokens, o], and what the backward reads; ``count``: how many of the indices name an expert, where that is
-    known."""
-    inside = Inside.of(hidden, index, scores, weights, count)
+    known, or how many do ``at_most``."""
+    inside = Inside.of(hidden, index, scores, weights, count, at_most)
     function = activation_function(activation, names_of(weights.first))
     result, inside = forward(inside, weights, function, index.shape)
     return cast(result, hidden.dtype), inside

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from autoplan.cost import Prices
 from autoplan.cost.operators.collective_ops import SEND
-from autoplan.cost.operators.operator_seconds import PLACED, RING, ROUTED
+from autoplan.cost.operators.operator_seconds import PLACED, RING
 from autoplan.cost.prices import COPYING
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH
@@ -19,6 +19,7 @@ from autoplan.rehearsal.pricing.priced_call import PricedCall
 from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.rehearsal.records import Span
 from autoplan.runtime.parallel.loss_denominators import loss_from_all
+from autoplan.rules.nn.expert_capacity import ROUTED
 from autoplan.search.block_cost.account import MovedBytes
 
 WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all"}

@@ -6,14 +6,20 @@ row alone: it is the same under every split of the batch, and on one device.
 
     order  first choices before second ones, each in the order of the tokens (Switch: Fedus et al. 2021, 2101.03961)
     score  the greatest score first (batch prioritized routing: Riquelme et al. 2021, 2106.05974)
+
+Experts on other ranks then get a number of rows that is known beforehand, where a rank has its rows of the batch whole:
+the all-to-all is of that size, as GShard's is, and no counts are exchanged for it (``rows_sent``).
 """
 
+import math
 from dataclasses import replace
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Block, Model, Node, Ref
+from autoplan.ir.mesh import Mesh
+from autoplan.rules.strategies import Strategy
 
-MIXTURE, WITHIN = "autoplan.experts", "autoplan.within_capacity"
+MIXTURE, WITHIN, ROUTED = "autoplan.experts", "autoplan.within_capacity", "routed_experts"
 COMPLETE = 8  # which argument of a mixture says that every choice names an expert
 
 
@@ -49,6 +55,31 @@ def limited(block: Block, capacity: float, by_score: bool) -> Block:
             node = replace(node, args=tuple(args))
         nodes.append(node)
     return replace(block, nodes=tuple(nodes))
+
+
+def taken(tokens: int, choices: int, experts: int, capacity: float) -> int:
+    """Of a row's choices, what one expert takes at most."""
+    return math.ceil(capacity * tokens * choices / experts)
+
+
+def rows_sent(groups: int, tokens: int, choices: int, here: int, ways: int, capacity: float) -> int:
+    """Rows of tokens that a rank sends to each of ``ways`` ranks, of ``here`` experts each, where that is known.
+
+    groups, tokens  its rows of the batch, and the tokens of each
+    0 where all of its tokens might go: then those that do are counted.
+    """
+    most = here * taken(tokens, choices, here * ways, capacity)
+    return groups * most if most < tokens else 0
+
+
+def limit_of_rows(block: Block, mixture: Node, strategy: Strategy, mesh: Mesh) -> float | None:
+    """The capacity by which ``rows_sent`` is known under a strategy; None where tokens don't travel, there is none, or
+    ranks have parts of a row's tokens."""
+    capacity = capacity_of(block, mixture) if mixture.op == MIXTURE else None
+    if capacity is None or not any(way.body == ROUTED for _, way in strategy.axes):
+        return None
+    shape = block.types()[mixture.operands[0]].shape
+    return capacity if strategy.input(0, len(shape), mesh).local_shape(shape, mesh)[-2] == shape[-2] else None
 
 
 def capacity_of(block: Block, mixture: Node) -> float | None:

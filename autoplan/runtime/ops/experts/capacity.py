@@ -1,9 +1,9 @@
 """Which of a row's choices its experts take (`autoplan.rules.nn.expert_capacity`)."""
 
-import math
-
 import torch
 from torch import Tensor
+
+from autoplan.rules.nn.expert_capacity import taken
 
 
 def within_capacity(index: Tensor, scores: Tensor, experts: int, capacity: float, by_score: bool = False) -> Tensor:
@@ -13,7 +13,7 @@ def within_capacity(index: Tensor, scores: Tensor, experts: int, capacity: float
     then of tokens, or of their scores. Choices that name no expert stay as they are.
     """
     tokens, choices = index.shape[-2:]
-    most = math.ceil(capacity * tokens * choices / experts)
+    most = taken(tokens, choices, experts, capacity)
     rows = index.transpose(-1, -2).reshape(-1, choices * tokens)
     named = torch.where((rows < 0) | (rows >= experts), experts, rows)
     if by_score:

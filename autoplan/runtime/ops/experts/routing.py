@@ -1,8 +1,10 @@
 """Tokens sent to the ranks that have their experts, and what comes back: an all-to-all whose parts differ by step.
 
 A token goes once to each rank that has any of its experts, with its indices and its scores; there they are computed,
-multiplied by their scores and added up, so one row comes back. No token is dropped and nothing is padded: how many
-rows go where is counted, and the counts are exchanged, before the rows are.
+multiplied by their scores and added up, so one row comes back. How many rows go where is counted, and the counts are
+exchanged, before the rows are. Where experts have a capacity each rank sends each other as many rows as that admits
+(``autoplan.rules.nn.expert_capacity.rows_sent``): nothing is counted, and the host waits for nothing. A row that no
+token fills names no expert, and comes back as zeros.
 
     experts of rank m: those from m·E/n on        token t goes to m  <=>  some index[t, j] is one of them
 
@@ -21,6 +23,8 @@ from torch import Tensor
 from autoplan.runtime import host
 from autoplan.runtime.collectives import raw
 
+NOBODY = -1
+"""The index of a choice that names no expert, whichever rank reads it."""
 INDEX = {8: torch.int64, 4: torch.int32, 2: torch.int32}
 """The dtype in which indices cross, by the bytes of a token's element: no narrower than that."""
 
@@ -44,11 +48,11 @@ class Peers:
 class Journey:
     """Which of a rank's tokens go where, and how many come from where.
 
-    tokens          the token of each row that is sent, by member and then in their order
+    tokens          the token of each row that is sent, by member and then in their order; -1 of one that is empty
     counts          [2, members, 2], the host's: of what goes and what comes the rows, and how many of their
-                    choices name one of the receiver's experts
+                    choices name one of the receiver's experts; none where nothing is counted
     sent, received  rows to and from each member
-    choices         of the rows that come here: how many name one of this rank's experts
+    choices         of the rows that come here: how many name one of this rank's experts, or do at most
     """
 
     peers: Peers
@@ -59,10 +63,13 @@ class Journey:
     choices: int
 
     @staticmethod
-    def of(index: Tensor, experts: int, peers: Peers) -> Journey:
-        """index [tokens, k]; ``experts`` of each rank. Counts are exchanged, and the host waits for the device."""
+    def of(index: Tensor, experts: int, peers: Peers, rows: int = 0) -> Journey:
+        """index [tokens, k]; ``experts`` of each rank; ``rows`` that go to each, 0 where they are counted: counts are
+        exchanged then, and the host waits for the device."""
         names = index.unsqueeze(0) // experts == torch.arange(peers.size, device=index.device).view(-1, 1, 1)
         goes = names.any(-1)
+        if rows:
+            return Journey.again(filled(goes, rows), [], peers, rows)
         sent, ones = torch.stack([goes.sum(1), names.sum((1, 2))], 1), [1] * peers.size
         both = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
         even = [[even_rows(index, experts, peers.size), index.numel() // peers.size]] * peers.size
@@ -75,15 +82,37 @@ class Journey:
         return Journey.again(tokens, counts, peers)
 
     @staticmethod
-    def again(tokens: Tensor, counts: list, peers: Peers) -> Journey:
+    def again(tokens: Tensor, counts: list, peers: Peers, rows: int = 0) -> Journey:
         """A journey of which these were kept."""
+        if rows:
+            each = [rows] * peers.size
+            return Journey(peers, tokens, counts, each, each, rows * peers.size)
         sent, received = ([rows for rows, _ in each] for each in counts)
         return Journey(peers, tokens, counts, sent, received, sum(choices for _, choices in counts[1]))
 
-    def send(self, *parts: Tensor) -> Tensor:
-        """Of tensors [tokens, width] each the rows that come here, in one message [rows, all widths]."""
-        message = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        rows = message.index_select(0, self.tokens)
+    @property
+    def counted(self) -> bool:
+        """Whether it is known how many rows and choices there are, not how many at most."""
+        return bool(self.counts)
+
+    @property
+    def places(self) -> Tensor:
+        """Of each row that is sent a token; of an empty one any."""
+        return self.tokens if self.counted else self.tokens.clamp(min=0)
+
+    def send(self, rows: Tensor) -> Tensor:
+        """Of [tokens, width] the rows that come here."""
+        return self.exchanged(rows.index_select(0, self.places))
+
+    def send_all(self, scores: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+        """Likewise of tokens, with their scores and indices, as one message (``Message``)."""
+        if self.counted:
+            return self.send(torch.cat(Message.parts(scores, index, rows), 1))
+        scores, index, rows = (x.index_select(0, self.places) for x in (scores, index, rows))
+        index = index.masked_fill((self.tokens < 0).unsqueeze(1), NOBODY)
+        return self.exchanged(torch.cat(Message.parts(scores, index, rows), 1))
+
+    def exchanged(self, rows: Tensor) -> Tensor:
         return raw.all_to_all_rows(rows, self.sent, self.received, self.peers.group, self.peers.places)
 
     def back(self, rows: Tensor) -> Tensor:
@@ -93,12 +122,21 @@ class Journey:
     def added(self, rows: Tensor, count: int) -> Tensor:
         """The sums over a token's rows that are back, [count, width]: added member by member, so that two runs give
         the same bits. So they are in one call, too, where a device adds in order, and of two summands in either."""
-        total = rows.new_zeros(count, rows.shape[1])
+        total, places = rows.new_zeros(count, rows.shape[1]), self.places
         if rows.device.type == "cpu" or self.peers.size <= 2:
-            return total.index_add_(0, self.tokens, rows)
-        for part, place in zip(rows.split(self.sent), self.tokens.split(self.sent), strict=True):
+            return total.index_add_(0, places, rows)
+        for part, place in zip(rows.split(self.sent), places.split(self.sent), strict=True):
             total.index_add_(0, place, part)
         return total
+
+
+def filled(goes: Tensor, rows: int) -> Tensor:
+    """goes [members, tokens] -> [members · rows] the tokens that go to each, in their order, and then -1."""
+    members, tokens = goes.shape
+    place = torch.where(goes, goes.cumsum(1) - 1, rows)
+    found = torch.full((members, rows + 1), -1, dtype=torch.int64, device=goes.device)
+    found.scatter_(1, place, torch.arange(tokens, device=goes.device).expand(members, -1))
+    return found[:, :rows].reshape(-1)
 
 
 def even_rows(index: Tensor, experts: int, members: int) -> int:
