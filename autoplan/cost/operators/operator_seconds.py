@@ -100,8 +100,7 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
 
 def limited_mixture(operator: Operator, block: Block, node: Node) -> Operator:
     """A mixture with what limits its tokens' choices."""
-    capacity = capacity_of(block, node)
-    return replace(operator, groups=groups_of(block, node), capacity=math.inf if capacity is None else capacity)
+    return replace(operator, groups=groups_of(block, node), capacity=capacity_of(block, node) or math.inf)
 
 
 def repeated_bytes(node: Node, types: Mapping[str, TensorType]) -> float:
@@ -313,8 +312,7 @@ def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grou
     ranks = operator.sizes["e"] // here
     mean = tokens * local["k"] / ranks
     chosen = min(tokens * local["k"], busiest(mean, ranks), mean * operator.capacity)
-    if travel is not None and travel.sent:
-        chosen = travel.rows  # rows without a choice are among them
+    chosen = travel.rows if travel is not None and travel.sent else chosen  # those without a choice, too
     first = operator.node.args[3]
     assert isinstance(first, tuple)
     products = len(first) * local.get("pair", 1)
@@ -335,12 +333,11 @@ def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | No
     local, hidden, scores = local_factors(operator, strategy, mesh), operator.operands[0], operator.operands[2]
     (out,) = operator.terms[-1][-1]
     *rows, tokens, _ = local_shape(hidden, [(axis, s.inputs[0]) for axis, s in strategy.axes], mesh)
-    limits = math.prod(rows), tokens, local["k"], operator.sizes["e"] // ways, ways
-    known = operator.capacity < math.inf and tokens == hidden.shape[-2]
+    limits = math.prod(rows), tokens, local["k"], operator.sizes["e"] // ways, ways, operator.capacity
+    sent = rows_sent(*limits) if operator.capacity < math.inf and tokens == hidden.shape[-2] else 0
     return Travel(
         tokens_of(operator, local), ways, operator.sizes["e"], local["k"], local["h"], local[out],
-        DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype], operator.groups, operator.capacity,
-        rows_sent(*limits, operator.capacity) if known else 0,
+        DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype], operator.groups, operator.capacity, sent,
     )  # fmt: skip
 
 
