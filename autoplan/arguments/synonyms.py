@@ -15,6 +15,9 @@ OF_PARALLELISM = (
     "offload", "tensor", "tensor_system", "local_steps", "cp", "ep", "cp_attention", "dp_replicate", "etp",
     "outer_optimizer", "compression", "compression_rank", "gossip", "compression_rate", "servers", "staleness",
 )  # fmt: skip
+Z_LOSS = "model code for it: the loss has coefficient * logits.logsumexp(-1).square().mean() of each router added"
+EXPERT_CHOICE = "model code for it: a router's topk over the tokens of a row, for each expert"
+"""Of what autoplan traces, and has no option of: which tensors are a router's is the model's to say."""
 TRAINING_NAMES: Mapping[str, str] = {
     **{name: f"Parallelism({name}=…)" for name in OF_PARALLELISM},
     "lr": "learning_rate", "wd": "weight_decay", "optim": "optimizer", "dtype": "precision",
@@ -28,6 +31,9 @@ TRAINING_NAMES: Mapping[str, str] = {
     "batch_size": "example_inputs of that batch, or --batch on the command line",
     "micro_batch_size": "Parallelism(micro_batch=…)",
     "gradient_accumulation_steps": "Parallelism(micro_batch=…): the rows of one microbatch on one rank",
+    "capacity_factor": "expert_capacity", "moe_expert_capacity_factor": "expert_capacity",
+    **dict.fromkeys(("z_loss", "router_z_loss", "moe_z_loss_coeff"), Z_LOSS),
+    **dict.fromkeys(("expert_choice", "expert_choice_routing"), EXPERT_CHOICE),
 }  # fmt: skip
 PARALLELISM_NAMES: Mapping[str, str] = {
     **{name: f"Training({name}=…)" for name in OF_TRAINING},

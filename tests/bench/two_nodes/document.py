@@ -39,7 +39,7 @@ def table(rows: Sequence[Row]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
-        device = "stale on purpose" if row.device is None else f"{row.device:.1e}"
+        device = row.stale or "stale on purpose" if row.device is None else f"{row.device:.1e}"
         same = "bit for bit" if row.losses and not row.different else f"{len(row.different)} tensors differ"
         passed = "yes" if row.passed else "NO"
         cells = [f"`{row.case.system}`", f"2x{row.case.processes}", row.plan, same, device, passed]

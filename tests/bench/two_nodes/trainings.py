@@ -23,6 +23,7 @@ from autoplan.trace.passes.precision import widened
 from autoplan.verify.compare import FLOAT64, Run, parameter_error, zero_gradients
 from autoplan.verify.reference import loss_of, plain_experts
 from autoplan.verify.variants import in_float64
+from cost_models.pipeline.schedule import staleness
 from tests.bench.live.clusters import Cluster
 from tests.bench.systems import cases
 from tests.bench.two_nodes.cases import Case
@@ -43,6 +44,7 @@ class Row:
     different  keys of the two final checkpoints that differ between two nodes and one
     losses     whether all losses are the same bit for bit
     device     the largest relative difference of a parameter from one device's; None where updates are stale on purpose
+    stale      how stale; "" of another rule that isn't one device's
     problem    why there is nothing to compare
     """
 
@@ -52,6 +54,7 @@ class Row:
     losses: bool = False
     device: float | None = None
     problem: str = ""
+    stale: str = ""
 
     @property
     def passed(self) -> bool:
@@ -128,12 +131,21 @@ class Trainings:
         two, one = self.work(case, "two"), self.work(case, "one")
         different = saved.differences(two / f"step-{STEPS}", one / f"step-{STEPS}")
         losses = losses_of(two, HALF) + losses_of(two, STEPS) == losses_of(one, STEPS)
-        device = None
-        if not cases.asynchronous(autoplan.load(self.folder(case)).parallelism):
+        device, plan = None, autoplan.load(self.folder(case))
+        if not cases.asynchronous(plan.parallelism):
             found = Run((), {}, torch.load(two / "state.pt"))
             reference = references[case.model]
             device = parameter_error(found, reference, zero_gradients(reference)).error
-        return Row(case, self.plans[case], tuple(different), losses, device)
+        return Row(case, self.plans[case], tuple(different), losses, device, stale=staleness_of(plan))
+
+
+def staleness_of(plan: autoplan.Plan) -> str:
+    """Of a pipeline without a flush, by how many updates each stage's gradients are late."""
+    if not plan.parallelism.continuous:
+        return ""
+    stages = plan.parallelism.pp or 1
+    late = staleness(str(plan.parallelism.pipeline_schedule), stages, plan.record.chosen.microbatches)
+    return f"gradients {', '.join(map(str, late))} updates late, by stage"
 
 
 def losses_of(work: Path, last: int) -> list[float]:
