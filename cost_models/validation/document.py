@@ -31,8 +31,9 @@ as its model writes it (`attn_implementation="eager"`, which a user may ask for 
 kernel of its own, an attention that computes what its mask leaves out, a loss that reads 16-bit logits; parameters that
 lie flat, so that what is gathered needn't be copied (FSDP1, which MPT ran on); weights' gradients that their products
 add to float32 sums (Megatron-LM since 2022); collectives that cross the host, as NCCL's did before 2.12. Our program
-copies what is gathered and adds gradients in a pass of its own, and its price says so. "Closed form" is `cost_models.transformer` on the same rows, with all of their recipe's flags.
-Rows are counted as odd + even; errors are of the odd ones. A row that doesn't fit is priced as if memory had no end.
+copies what is gathered and adds gradients in a pass of its own, and its price says so. "Closed form" is
+`cost_models.transformer` on the same rows, with all of their recipe's flags. Rows are counted as odd + even; errors are
+of the odd ones. A row that doesn't fit is priced as if memory had no end.
 
 Why rows are off, the largest first:
 

@@ -18,8 +18,8 @@ from autoplan.rehearsal.pricing.parameter_calls import parameter_calls
 from autoplan.rehearsal.pricing.priced_call import PricedCall
 from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.rehearsal.records import Span
-from autoplan.runtime.parallel.loss_denominators import loss_from_all
 from autoplan.rules.nn.expert_capacity import ROUTED
+from autoplan.runtime.parallel.loss_denominators import loss_from_all
 from autoplan.search.block_cost.account import MovedBytes
 
 WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all"}
