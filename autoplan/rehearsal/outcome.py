@@ -53,7 +53,8 @@ class Together:
     mismatches   what doesn't meet; None where only some of the ranks were rehearsed, so that it isn't known
     deadlock     where nothing goes on, whether sends wait for their receives or not
     simulated_s  the step by the order of all ranks' calls at the plan's prices; where fewer microbatches were run,
-                 carried on as it grew between two runs; None where only one was made, of fewer
+                 carried on as it grew between two runs; None where only one was made, of fewer, and of a pipeline
+                 without a flush, whose calls are those of a step that fills it and drains it
     """
 
     mismatches: tuple[Mismatch, ...] | None = None

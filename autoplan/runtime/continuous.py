@@ -114,7 +114,7 @@ class Continuous:
     late      steps from a batch's to that whose update is by its gradients
     partial   gradients of the batch whose backwards haven't all run
     waiting   gradients of batches that are complete here, and aren't to be applied yet
-    due       of the batch that the optimizer's next step is by; none before the first is complete
+    due       whether the parameters have gradients for the optimizer's next step; not before the first are complete
     draining  whether updates are the last of a pipeline that is being drained
     """
 
@@ -131,7 +131,7 @@ class Continuous:
         self.loss_late = staleness(schedule_of(spec), axis.size, spec.microbatches)[0]
         self.held = [h for h in held if h.stored.trainable]
         self.engine = ContinuousEngine(spec, stages, axis, device)
-        self.due: ByName | None = None
+        self.due = False
         self.draining = False
         self.versions = StashedVersions(held, optimizer, self.needed, self.updating)
         self.begin()
@@ -165,6 +165,7 @@ class Continuous:
         batch, started = self.engine.before // self.spec.microbatches, None
         self.gradients.clear()
         self.put(self.partial)
+        self.partial = {}  # a sum may lie elsewhere
         with self.broken.computing("a step"), drawing(self.spec, self.device):
             if batch >= self.late and self.waiting:
                 started = self.start()
@@ -189,7 +190,7 @@ class Continuous:
     def updated(self) -> bool:
         """After the optimizer's step: whether it has updated anything."""
         self.versions.updated()
-        return self.due is not None
+        return self.due
 
     def check_alike(self) -> None:
         """InputsError where stages have gradients of different batches."""
@@ -216,7 +217,7 @@ class Continuous:
     def finish(self, started: ByName | None) -> None:
         """Has the parameters, the newest, have the gradients whose sums have begun."""
         self.versions.compute(self.versions.newest)
-        self.due = started
+        self.due = started is not None
         if started is not None:
             self.put(started)
             self.sums.finish()
@@ -260,7 +261,7 @@ class Continuous:
         self.finish(started)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.due = None
+        self.due = False
         self.put(partial)
 
     def tell(self, number: int) -> None:

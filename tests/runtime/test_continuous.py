@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -146,9 +147,15 @@ def held(rank: int, world: int, mesh: dict, schedule: str) -> list[tuple[int, in
         program.step(batch)
         steps = program.continuous
         assert steps is not None
-        parts = [*steps.waiting, steps.partial, steps.due or {}]
+        due = {h.name: h.parameter.grad for h in steps.held}
+        parts = [*steps.waiting, steps.partial, due]
         gradients = sum(any(g is not None for g in part.values()) for part in parts)
+        lasting = {h.name for bucket in steps.sums.buckets for h in bucket.held}
+        used = [weakref.ref(g.untyped_storage()) for n, g in due.items() if g is not None and n not in lasting]
         program.optimizer.step()
+        program.optimizer.zero_grad()
+        due.clear()
+        assert all(one() is None for one in used), "gradients that are used stand beside those of the next step"
         versions = 1 + len(steps.versions.memory) + len(steps.versions.spare)
         found.append((len(steps.engine.stage.kept), versions, gradients))
     program.close()

@@ -90,8 +90,8 @@ def memory_like(tensors: Sequence[Tensor]) -> list[Tensor]:
     found = []
     for x in tensors:
         storage = x.untyped_storage()
-        if storage.data_ptr() not in twins:
-            twins[storage.data_ptr()] = torch.UntypedStorage(storage.nbytes(), device=storage.device)
+        if storage._cdata not in twins:
+            twins[storage._cdata] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=x.device).untyped_storage()
         twin = torch.empty(0, dtype=x.dtype, device=x.device)
-        found.append(twin.set_(twins[storage.data_ptr()], x.storage_offset(), x.shape, x.stride()))
+        found.append(twin.set_(twins[storage._cdata], x.storage_offset(), x.shape, x.stride()))
     return found
