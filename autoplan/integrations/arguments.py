@@ -90,12 +90,19 @@ def settled(args: TrainingArguments, program: Program) -> TrainingArguments:
         if value and value != getattr(default, name, None):
             raise ParallelismError(f"{name}={value!r}", cause, remedy)
     told = [f"{name}: {why}" for name, why in TOLD.items() if getattr(args, name, None)]
+    most, rows = evaluated_at_once(program), args.per_device_eval_batch_size
+    if rows > most and rows == default.per_device_eval_batch_size:
+        told.append(f"per_device_eval_batch_size: {most}, as the plan's batch has for a rank, not the default's {rows}")
+        rows = most
+    elif args.eval_strategy != "no":
+        check_evaluation(args, program)
     if told and program.rank == 0:
         print("\n".join(f"autoplan: {line}" for line in told), file=sys.stderr, flush=True)
     check_batch(args, program)
     found = copy.copy(args)
     found.per_device_train_batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
     found.gradient_accumulation_steps = 1
+    found.per_device_eval_batch_size = rows
     for name in ("gradient_checkpointing", "activation_checkpointing", "torch_compile"):
         if getattr(found, name, None):
             setattr(found, name, False)
@@ -111,6 +118,19 @@ def check_batch(args: TrainingArguments, program: Program) -> None:
         if planned % ranks == 0:
             remedy += f", or give {planned // ranks} rows with 1 step"
         raise ParallelismError(f"{said} = {rows * steps * ranks} rows", f"the plan's batch has {planned}", remedy)
+
+
+def evaluated_at_once(program: Program) -> int:
+    """Rows of one data rank in an evaluation, at most."""
+    return max(1, planned_rows(program.spec) // program.spec.size(DATA))
+
+
+def check_evaluation(args: TrainingArguments, program: Program) -> None:
+    rows, ranks, most = args.per_device_eval_batch_size, program.spec.size(DATA), evaluated_at_once(program)
+    if rows > most:
+        said = f"per_device_eval_batch_size={rows} on {ranks} data ranks"
+        cause = f"the plan's batch has {planned_rows(program.spec)} rows, and an evaluation as many at most"
+        raise ParallelismError(said, cause, f"give {most}")
 
 
 def check_trainer(kind: type, base: type, given: dict[str, object]) -> None:

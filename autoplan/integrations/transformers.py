@@ -23,9 +23,9 @@ from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, has_length
 
-from autoplan.errors import InputsError, ParallelismError
+from autoplan.errors import InputsError
 from autoplan.integrations.accelerate import FOLDER, Accelerator
-from autoplan.integrations.arguments import check_trainer, settled, training_of
+from autoplan.integrations.arguments import check_evaluation, check_trainer, settled, training_of
 from autoplan.integrations.program_model import program_of
 from autoplan.plan import Plan
 from autoplan.runtime.inference.agreed_batch import planned_rows
@@ -100,12 +100,7 @@ class Trainer(transformers.Trainer):
         return super().get_train_dataloader()
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        rows, ranks = self.args.per_device_eval_batch_size, self.program.spec.size(DATA)
-        planned = planned_rows(self.program.spec)
-        if rows * ranks > planned:
-            said = f"per_device_eval_batch_size={rows} on {ranks} data ranks"
-            cause = f"the plan's batch has {planned} rows, and an evaluation as many at most"
-            raise ParallelismError(said, cause, f"give {planned // ranks}")
+        check_evaluation(self.args, self.program)
         return super().get_eval_dataloader(eval_dataset)
 
     def create_optimizer(self, model: Any = None) -> Optimizer:

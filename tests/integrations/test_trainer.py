@@ -76,6 +76,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"neftune_noise_alpha": 5.0}, "no noise"),
         ({"auto_find_batch_size": True}, "the batch is the plan's"),
         ({"per_device_train_batch_size": 8}, "give 8 rows with 1 step"),
+        ({"per_device_eval_batch_size": 64}, "an evaluation as many at most"),
     ],
 )
 @in_fork
@@ -83,6 +84,18 @@ def test_arguments_that_a_program_cannot_honour(given: dict, message: str, alone
     args = loop.arguments(str(tmp_path), **given)
     with pytest.raises(ParallelismError, match=message):
         Trainer(plan=alone, model=loop.small_llama(), args=args)
+
+
+@in_fork
+def test_a_default_that_is_too_large_is_made_to_fit(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autoplan.integrations.arguments.evaluated_at_once", lambda program: 3)
+    args = loop.arguments(str(tmp_path), per_device_eval_batch_size=8)
+    trainer = Trainer(plan=alone, model=loop.small_llama(), args=args)
+    assert trainer.args.per_device_eval_batch_size == 3 and args.per_device_eval_batch_size == 8
+    assert "per_device_eval_batch_size: 3, as the plan's batch has" in capsys.readouterr().err
+    trainer.program.close()
 
 
 class OwnLoss(Trainer):
