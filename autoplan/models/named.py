@@ -83,6 +83,8 @@ def near_form(text: str) -> str:
     path = Path(text.rstrip(":"))
     if path.suffix == ".py" and path.is_file():
         return f"name the function that makes it: {path}:make_model"
+    if path.name == "config.json" and path.is_file():
+        return f"give its folder: {path.parent}"
     if text and not path.suffix and re.fullmatch(r"[\w./-]+", text):
         return f"write hf:{text} of a Hugging Face model; or {FORMS}"
     return FORMS

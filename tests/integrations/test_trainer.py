@@ -92,7 +92,7 @@ def test_a_default_that_is_too_large_is_made_to_fit(
 ) -> None:
     monkeypatch.setattr("autoplan.integrations.arguments.evaluated_at_once", lambda program: 3)
     args = loop.arguments(str(tmp_path), per_device_eval_batch_size=8)
-    trainer = Trainer(plan=alone, model=loop.small_llama(), args=args)
+    trainer = Trainer(plan=alone, model=loop.small_llama(), args=args, eval_dataset=loop.Tokens(8, 2))
     assert trainer.args.per_device_eval_batch_size == 3 and args.per_device_eval_batch_size == 8
     assert "per_device_eval_batch_size: 3, as the plan's batch has" in capsys.readouterr().err
     trainer.program.close()

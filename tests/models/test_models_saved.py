@@ -68,6 +68,8 @@ def test_a_setting_that_it_lacks_and_a_folder_without_a_config_are_named(saved: 
         resolve_model(str(saved), ["n_layers=3"])
     with pytest.raises(InputsError, match=r"there is no config\.json"):
         resolve_model(str(tmp_path))
+    with pytest.raises(InputsError, match=f"give its folder: {saved}"):
+        resolve_model(str(saved / "config.json"))
 
 
 def test_a_name_of_the_hub_is_a_preset_or_names_the_nearest() -> None:
