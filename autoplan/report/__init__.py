@@ -11,6 +11,7 @@ Modules, each importing only those before it:
     experts           tokens and experts
     embedding_tables  tables that are placed
     waits             what a device waits for
+    idle_options      what was asked for without effect
     notes             why the plan is as it is
     price_tables      memory, collectives, alternatives, the search
     program_tables    blocks with their layouts
