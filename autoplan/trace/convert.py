@@ -227,7 +227,11 @@ def convert(program: ExportedProgram, names: Names, lines: Callable[[], Exported
         converter.graph(program.graph_module, env)
     except (TraceError, NoRuleError) as error:
         line = node_line(functional(lines(), forms()), converter.failed)
-        raise type(error)(f"{line}: {error.value}" if line else error.value, error.cause, error.remedy) from error
+        if not line:
+            raise
+        if isinstance(error, NoRuleError):  # its value is the operator
+            raise NoRuleError(error.value, f"{error.cause} ({line})", error.remedy) from error
+        raise TraceError(f"{line}: {error.value}", error.cause, error.remedy) from error
     changed = changed_buffers(program, names.state, entered, env)
     counted = {name for node in builder.nodes.values() for name in buffers_updated(node)}  # by batch norms themselves
     with_updates(builder, {name: value for name, value in changed.items() if name not in counted})

@@ -53,7 +53,7 @@ class Registering(nn.Linear):
     [
         (Chosen, TraceError, r"py:\d+: rows = torch.where.*: aten.where.default in .* depends on a tensor's values"),
         (Repeated, TraceError, r"# the line: aten.repeat_interleave.self_Tensor in .* depends on a tensor's values"),
-        (Rounded, NoRuleError, r"# the line: aten.fake_quantize\w+.default in .* torch can't say what it is made of"),
+        (Rounded, NoRuleError, r"^aten.fake_quantize\w+.default in .* torch can't say what .*\(.*# the line\)"),
         slow((Branched, TraceError, r"# the line: cond in module .* runs a graph of its own")),
         (Registering, TraceError, r"^scale: forward registers this buffer"),
     ],
