@@ -17,8 +17,10 @@ gradients. A microbatch's forward and backward on a rank use the same version of
 rank holds 1 + ⌈(d-1-r)/m⌉ versions, with 2BW two.
 
 A step returns the loss of the oldest batch in flight: of batch t-n_1, and of batch 0 until that has come out. No rank
-waits for another but for the microbatches, and for a loss and an agreement that are as old; nothing is updated before
-the first gradients are complete. Whatever reads or sets the weights drains the pipeline first: saving and loading,
+waits for another but for the microbatches, for a loss as old as the gradients that it applies, and for an agreement.
+Nothing is updated before the first gradients are complete, nor by a batch whose loss isn't finite.
+
+Whatever reads or sets the weights drains the pipeline first: saving and loading,
 state dicts, evaluation, ``close``. Then the backwards that are left run, each rank applies the gradients that it still
 has, and all have made as many updates as there were batches. The next batch begins anew, with no older version.
 """
@@ -115,6 +117,7 @@ class Continuous:
     partial   gradients of the batch whose backwards haven't all run
     waiting   gradients of batches that are complete here, and aren't to be applied yet
     due       whether the parameters have gradients for the optimizer's next step; not before the first are complete
+    begun     batches whose gradients' sums have begun
     draining  whether updates are the last of a pipeline that is being drained
     """
 
@@ -145,6 +148,7 @@ class Continuous:
         self.partial: ByName = {}
         self.waiting: deque[ByName] = deque()
         self.told: deque[tuple[Tensor, dist.Work | None, int]] = deque()
+        self.begun = 0
         self.asked: deque[Asked] = deque()
 
     def agreed(self, call: Call, prepare: Callable[[], Given]) -> Given:
@@ -177,6 +181,8 @@ class Continuous:
             self.finish(started)
             self.gradients.fed()
             self.tell(number)
+            if started is not None:
+                self.drop_unsound()
         return self.heard()
 
     def needed(self) -> set[int]:
@@ -206,7 +212,7 @@ class Continuous:
 
     def start(self) -> ByName:
         """Begins the sums of the gradients that have waited longest; others are left as they are."""
-        others = self.taken()
+        others, self.begun = self.taken(), self.begun + 1
         self.put(self.waiting.popleft())
         self.sums.begin(1)
         self.sums.start()
@@ -221,6 +227,19 @@ class Continuous:
         if started is not None:
             self.put(started)
             self.sums.finish()
+
+    def drop_unsound(self) -> bool:
+        """Whether the batch that is due has a loss that isn't finite: then nothing is due. The host of an accelerator
+        doesn't look: where the optimizer's kernels take a flag they change nothing (``runtime.optim.updates``)."""
+        loss, work, _ = self.told[self.begun - 1 - self.engine.before // self.spec.microbatches]
+        wrong = ~torch.isfinite(arrived(loss, work))
+        if self.updates.late:
+            self.optimizer.found_inf = wrong.float()  # type: ignore[attr-defined]
+        elif self.device.type == "cpu" and bool(wrong):
+            self.due = False
+            self.put({})
+            return True
+        return False
 
     def drain(self, applied: bool) -> None:
         """Empties the pipeline. DivergedError, on every rank, where a loss that no step has returned isn't finite.
@@ -259,8 +278,9 @@ class Continuous:
         started = self.start()
         partial = self.taken()
         self.finish(started)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        if not self.drop_unsound():
+            self.optimizer.step()
+            self.optimizer.zero_grad()
         self.due = False
         self.put(partial)
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from autoplan.errors import DivergedError, InputsError
 from autoplan.options import LRSchedule, Training
 from autoplan.runtime.continuous import kept
+from autoplan.runtime.optim.updates import guarded
+from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from cost_models.pipeline.schedule import behind, gradients_held, weight_versions
@@ -212,19 +214,73 @@ def test_a_batch_in_flight_is_the_program_s_own() -> None:
     assert found["microbatches"] == (2, 2)
 
 
-def drained_with_a_bad_loss(rank: int, world: int) -> str:
-    first, second, bad = tiny.batches(3)
-    bad = {**bad, "labels": torch.full_like(bad["labels"], -100)}
-    program = made(MESHES["pp4"], PLAIN)
+def fed(mesh: str, schedule: str, count: int, late: bool = False) -> Program:
+    """A program after so many good batches; ``late``: its kernels take a flag, as an accelerator's do."""
+    program = made(MESHES[mesh], schedule)
+    program.updates.late = late
+    assert not late or guarded(program.optimizer, program.device)
     program.load_weights(tiny.reference().state_dict())
-    for batch in (first, second, bad):
+    for batch in tiny.batches(count):
         program.step(batch)
         program.optimizer.step()
-    with pytest.raises(DivergedError) as error:
-        program.state_dict()
-    program.close()
-    return str(error.value)
+    return program
 
 
-def test_a_loss_that_a_drain_tells_is_of_its_own_step(pool: RankPool) -> None:
-    assert all("at step 3:" in text for text in pool.run(drained_with_a_bad_loss))
+def values_of(program: Program) -> dict[str, Tensor]:
+    """This rank's part of the parameters."""
+    return {name: local(value).clone() for name, value in program.state_dict().items()}
+
+
+def bad_batch() -> dict[str, Tensor]:
+    """No label counts, so loss and gradients are 0/0."""
+    (batch,) = tiny.batches(1)
+    return {**batch, "labels": torch.full_like(batch["labels"], -100)}
+
+
+def drained_with_a_bad_loss(rank: int, world: int, mesh: str, schedule: str) -> tuple[str, bool]:
+    """The error; and whether parameters are those of the batches before."""
+    with fed(mesh, schedule, 2) as program:
+        program.step(bad_batch())
+        program.optimizer.step()
+        with pytest.raises(DivergedError) as error:
+            program.state_dict()
+        found = values_of(program)
+    with fed(mesh, schedule, 2) as program:
+        wanted = values_of(program)
+    return str(error.value), all(torch.equal(value, wanted[name]) for name, value in found.items())
+
+
+@pytest.mark.parametrize(("mesh", "schedule"), [("pp4", PLAIN), ("pp4, four", TWO)])
+def test_a_loss_that_a_drain_tells_is_of_its_own_step_and_updates_nothing(
+    pool: RankPool, mesh: str, schedule: str
+) -> None:
+    for text, same in pool.run(drained_with_a_bad_loss, mesh, schedule):
+        assert "at step 3:" in text and same
+
+
+def fed_a_bad_batch(rank: int, world: int, mesh: str, schedule: str, late: bool) -> tuple[str, int, set[int]]:
+    """The error of a step, after how many it is told, and how often parameters have been updated once all is drained.
+    """
+    with fed(mesh, schedule, 2, late) as program:
+        batches, taken = iter([bad_batch(), *tiny.batches(4)]), 2
+        with pytest.raises(DivergedError) as error:
+            while True:
+                taken += 1
+                program.step(next(batches))
+                program.optimizer.step()
+        program.optimizer.step()
+        values_of(program)
+        updates = {int(kept["step"]) for kept in program.optimizer.state.values()}
+    return str(error.value), taken, updates
+
+
+@pytest.mark.parametrize(("mesh", "schedule", "flagged"), [
+    ("pp4", PLAIN, False), ("pp4, two", VERTICAL, False), ("pp4, four", TWO, False), ("pp4", PLAIN, True),
+])  # fmt: skip
+def test_no_stage_updates_by_a_loss_that_is_not_finite(
+    pool: RankPool, mesh: str, schedule: str, flagged: bool
+) -> None:
+    """Under PipeDream stages update at different steps, the last ones long before all are told. All go on."""
+    late = {"pp4": 3, "pp4, two": 2, "pp4, four": 1}[mesh]
+    for text, taken, updates in pool.run(fed_a_bad_batch, mesh, schedule, flagged):
+        assert "at step 3:" in text and taken == 3 + late and updates == {taken - 1}
