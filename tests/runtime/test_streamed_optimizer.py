@@ -85,8 +85,9 @@ def both(rank: int, world: int, plan: str, how: str, precision: str, folder: str
 
 
 def away(program: Program) -> bool:
-    """Whether masters and each field of their state that has as many elements lie on the disk."""
-    masters = [h.updated for h in program.held if h.stored.trainable]
+    """Whether masters and each field of their state that has as many elements lie on the disk. A shard without any,
+    where ranks are more than rows, lies nowhere."""
+    masters = [h.updated for h in program.held if h.stored.trainable and h.updated.numel()]
     states = [v for p in masters for v in program.optimizer.state[p].values() if v.shape == p.shape]
     return bool(states) and all(on_disk(each) for each in (*masters, *states))
 
