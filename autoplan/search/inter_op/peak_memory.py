@@ -154,11 +154,11 @@ def running(
         mine = parts[acting]
         kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
         yield split(whole if backwards else standing, kept, mine.forward - mine.flight)
-        if backwards or buckets:
+        if backwards or standing >= whole:
             yield split(whole, kept, mine.later - mine.flight)
             continue
         share = account.gradient_shares[ACCUMULATING] / loads.data.prices.stored
-        yield from (split(standing + grads * share, kept, rest - mine.flight) for grads, rest in mine.first)
+        yield from (split(min(whole, standing + grads * share), kept, rest - mine.flight) for grads, rest in mine.first)
 
 
 def by_turns(
