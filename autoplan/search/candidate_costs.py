@@ -62,6 +62,7 @@ class CandidateCosts:
     schedules  actions of schedules that give a rank several stages, or split the backward
     chains     by what of a candidate changes the chain, whether gradients come late, operators and device
     held       parameters of each segment, by the operators
+    laid       stage models, by candidate and operators
     whole      of each device, what an optimizer that looks at whole matrices takes beside
     others     problems with all updates together, by problem and microbatches; None where that doesn't matter
     """
@@ -71,6 +72,7 @@ class CandidateCosts:
     schedules: dict[tuple[str, int, int, int, bool], InterleavedSchedule] = field(default_factory=dict)
     chains: dict[tuple[Candidate, bool, IntraOpPlan, Device], Chain] = field(default_factory=dict)
     held: dict[IntraOpPlan, tuple[HeldParameters, HeldParameters]] = field(default_factory=dict)
+    laid: dict[tuple[Candidate, IntraOpPlan], StageModel] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
     others: dict[tuple[Key, int], Together | None] = field(default_factory=dict)
 
@@ -105,11 +107,14 @@ class CandidateCosts:
 
     def loads(self, candidate: Candidate, point: IntraOpPlan) -> StageModel:
         """What each stage holds and takes with these operators, wherever the chain is cut."""
-        topology = self.operators.topology
-        loads = self.loads_on(candidate, point, topology.device)
-        devices = devices_of(topology, candidate)
-        own = {d: self.loads_on(candidate, point, d) for d in dict.fromkeys(devices)}
-        return replace(loads, ranks=tuple(own[device] for device in devices)) if devices else loads
+        if (candidate, point) not in self.laid:
+            topology = self.operators.topology
+            loads = self.loads_on(candidate, point, topology.device)
+            devices = devices_of(topology, candidate)
+            own = {d: self.loads_on(candidate, point, d) for d in dict.fromkeys(devices)}
+            ranks = tuple(own[device] for device in devices)
+            self.laid[candidate, point] = replace(loads, ranks=ranks) if devices else loads
+        return self.laid[candidate, point]
 
     def loads_on(self, candidate: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
         """The same on one kind of device."""

@@ -126,10 +126,9 @@ def flights(loads: StageModel) -> tuple[int, ...]:
 
 def beside(loads: StageModel) -> float:
     """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
-    chain, account = loads.chain, loads.memory_account
-    each = float(chain.working.min() + gathered_bytes(loads.data, chain).min())
-    message = float(account.message[1:].min(initial=np.inf)) if loads.candidate.stages > 1 else 0.0
-    return each + account.messages * message
+    each = float(loads.chain.working.min() + gathered_bytes(loads.data, loads.chain).min())
+    message = float(loads.border_bytes.min(initial=np.inf)) if loads.candidate.stages > 1 else 0.0
+    return each + loads.messages * message
 
 
 def ranks_of(

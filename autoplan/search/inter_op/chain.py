@@ -153,8 +153,10 @@ def chain_of(
         copies[order[-1]] = data.copies_s(sizes[order[-1]], others[order[-1]], last=True)
     frozen, ties = held_frozen.shared_out(data.frozen_share)
 
+    places = np.array(order)
+
     def along(values: Iterable[float]) -> np.ndarray:
-        return np.array(list(values), dtype=float)[order]
+        return np.array(list(values), dtype=float)[places]
 
     halves = along(b.live.halves * splits(candidate.schedule) for b in blocks)
     return Chain(

@@ -84,6 +84,18 @@ class StageModel:
         """Microbatches that each stage holds at most."""
         return tuple(np.stack([rows.max(axis=0) for rows in self.moments]).T.ravel().tolist())
 
+    @property
+    def border_bytes(self) -> np.ndarray:
+        """[segments - 1] of a message over the border behind each."""
+        return np.maximum(self.chain.inputs[1:], self.chain.outputs[:-1])
+
+    @property
+    def messages(self) -> int:
+        """Buffers of messages that a rank holds."""
+        candidate = self.candidate
+        sizes = candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages
+        return 2 + most_sending(*sizes)
+
     @cached_property
     def memory_account(self) -> SegmentBytes:
         """What each segment adds to its rank's memory."""
@@ -102,13 +114,13 @@ class StageModel:
             constants=chain.constants, working=chain.working,
             gathered=gathered_bytes(data, chain),
             alone=np.maximum(self.alone, beside),
-            message=np.append(0.0, np.maximum(chain.inputs[1:], chain.outputs[:-1])),
+            message=np.append(0.0, self.border_bytes),
             unkept=np.append(0.0, unkept[1:]),
             repeated=chain.repeated,
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
             ties_frozen=(*left_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
-            messages=2 + most_sending(*sizes, candidate.virtual_stages),
+            messages=self.messages,
             state_share=data.parameter_share + data.states_share(self.states),
             update_share=float(self.updates(1.0, 0.0)),
             shard_share=shard_share(data, self.states),
