@@ -58,8 +58,25 @@ def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
             plans += 1
             rough_s, bound_s = bounds(work, candidate, wall)
             assert rough_s <= bound_s <= found.step_s * (1 + 1e-9), (str(candidate), share)
+            assert evaluator.bounds.of_cuts_s(found.loads, found.point, wall) <= found.step_s * (1 + 1e-9)
             more += bound_s > rough_s * (1 + 1e-3)
     assert plans >= 10 and more >= 2
+
+
+def test_cuts_that_bytes_slow_down_are_given_up_unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, pins = ClusterSpec.parse("1x4 h100-sxm"), Parallelism(pp=2, tp=1, zero=1, micro_batch=2, virtual_stages=2)
+    model = llama(layers=14, batch=64, seq=1024, hidden=256, ffn=768, vocab=512)
+    work = begin(model, spec, Training(precision="bf16-mixed"), pins)
+    (candidate,) = (s for s in candidates(work.limits, pins) if s.schedule == "interleaved")
+    evaluator, leanest = work.evaluator, work.evaluator.leanest(candidate)
+    assert leanest is not None
+    wall = leanest.over_bytes(0.0) + 1.0
+    found = evaluator.evaluate(candidate, wall)
+    assert found is not None
+    cuts_s = evaluator.bounds.of_cuts_s(found.loads, found.point, wall)
+    assert evaluator.bounds.of_point_s(candidate, found.point) * 1.001 < cuts_s <= found.step_s * (1 + 1e-9)
+    monkeypatch.setattr(evaluator, "chunks", lambda *_: pytest.fail("searched"))
+    assert evaluator.with_point(candidate, found.point, wall, cuts_s) is None
 
 
 def bounds(work: SearchState, candidate: Candidate, wall: float) -> tuple[float, float]:

@@ -92,16 +92,14 @@ class StageModel:
     @property
     def messages(self) -> int:
         """Buffers of messages that a rank holds."""
-        candidate = self.candidate
-        sizes = candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages
-        return 2 + most_sending(*sizes)
+        one = self.candidate
+        return 2 + most_sending(one.schedule, one.pp, one.microbatches, one.virtual_stages)
 
     @cached_property
     def memory_account(self) -> SegmentBytes:
         """What each segment adds to its rank's memory."""
         chain, data, candidate = self.chain, self.data, self.candidate
         sizes = candidate.schedule, candidate.pp, candidate.microbatches
-        unkept = np.maximum(chain.inputs - chain.kept_inputs, 0.0)
         beside = data.beside_update(chain.parameters)
         ties, others = chain.held.ties, chain.held_frozen.ties
         left, left_ties = left_out(data, chain.held)
@@ -115,7 +113,7 @@ class StageModel:
             gathered=gathered_bytes(data, chain),
             alone=np.maximum(self.alone, beside),
             message=np.append(0.0, self.border_bytes),
-            unkept=np.append(0.0, unkept[1:]),
+            unkept=np.append(0.0, np.maximum(chain.inputs - chain.kept_inputs, 0.0)[1:]),
             repeated=chain.repeated,
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
@@ -277,10 +275,6 @@ class StageModel:
         """Local bytes of the parameters of a run of segments, each once."""
         return int(self.chain.held.first_read(at).sum())
 
-    def elsewhere_bytes(self, at: Interval) -> float:
-        """Of these what ZeRO has along the experts' axis on other ranks."""
-        return float(self.data.elsewhere * self.chain.held.dense(self.data.wide).first_read(at).sum())
-
     def forward_s(self, at: Interval) -> float:
         return float(self.chain.forward_s[slice(*at)].sum())
 
@@ -311,7 +305,7 @@ class StageModel:
         spent_s, hidden_s = self.data.with_pulls(once, parameters, self.candidate.microbatches * every_s)
         sums = self.summed_bytes(at).items()
         summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums) + self.tied_s(at)
-        elsewhere = self.elsewhere_bytes(at)
+        elsewhere = float(self.data.elsewhere * self.chain.held.dense(self.data.wide).first_read(at).sum())
         updated = (parameters - elsewhere) * self.data.optimizer_share * self.data.updated
         local_s = self.data.copies_once_s(parameters, parameters - sum(sum(unit.values()) for unit in units))
         local_s += update_s(updated, self.passes, self.data, self.states)
@@ -330,19 +324,15 @@ class StageModel:
                 found[axes] = found.get(axes, 0.0) + self.data.prices.stored * size / self.data.ways(summed)
         return found
 
-    def tied_bytes(self, at: Interval) -> float:
-        """Bytes of the gradients that a run of segments sums with other stages: of parameters that segments of both
-        read. Of what ZeRO shards a rank's part."""
-        found = 0.0
-        for summed, kind in self.chain.held.kinds.items():
-            inside = [(size, [at[0] <= place < at[1] for place in places]) for places, size in kind.ties]
-            found += sum(size for size, here in inside if any(here) and not all(here)) / self.data.ways(summed)
-        return self.data.prices.stored * found
-
     def tied_s(self, at: Interval) -> float:
-        """Seconds of that sum: between two ranks an all-reduce sends the bytes once each way, here as far as from the
-        last pipeline rank to the first, which embeddings tie."""
-        size, ranks = self.tied_bytes(at), self.candidate.pp
+        """Seconds of summing gradients with other stages: of parameters that segments of both read, of what ZeRO shards
+        a rank's part. Between two ranks an all-reduce sends the bytes once each way, here as far as from the last
+        pipeline rank to the first, which embeddings tie."""
+        size, ranks = 0.0, self.candidate.pp
+        for summed, kind in self.chain.held.kinds.items():
+            inside = [(tied, [at[0] <= place < at[1] for place in places]) for places, tied in kind.ties]
+            size += sum(tied for tied, here in inside if any(here) and not all(here)) / self.data.ways(summed)
+        size *= self.data.prices.stored
         if not size or ranks == 1:
             return 0.0
         return self.data.prices.message_s(size, ranks - 1, self.candidate.stage_devices, 0)
