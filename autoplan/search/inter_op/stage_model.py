@@ -100,7 +100,6 @@ class StageModel:
         """What each segment adds to its rank's memory."""
         chain, data, candidate = self.chain, self.data, self.candidate
         sizes = candidate.schedule, candidate.pp, candidate.microbatches
-        beside = data.beside_update(chain.parameters)
         ties, others = chain.held.ties, chain.held_frozen.ties
         left, left_ties = left_out(data, chain.held)
         return SegmentBytes(
@@ -111,7 +110,7 @@ class StageModel:
             kept=chain.kept, inputs=chain.inputs, selective=chain.selective, rebuilt=chain.rebuilt,
             constants=chain.constants, working=chain.working,
             gathered=gathered_bytes(data, chain),
-            alone=np.maximum(self.alone, beside),
+            alone=np.maximum(self.alone, data.beside_update(chain.parameters)),
             message=np.append(0.0, self.border_bytes),
             unkept=np.append(0.0, np.maximum(chain.inputs - chain.kept_inputs, 0.0)[1:]),
             repeated=chain.repeated,
@@ -198,9 +197,8 @@ class StageModel:
     @cached_property
     def alone(self) -> np.ndarray:
         """[segments] bytes that the optimizer makes at once for the largest parameter that it updates by itself."""
-        held, wide = self.chain.held, self.data.wide
-        standing = self.whole.standing_bytes(held.largest, self.data) if self.whole is not None else 0.0
-        largest = held.largest
+        held, wide, largest = self.chain.held, self.data.wide, self.chain.held.largest
+        standing = self.whole.standing_bytes(largest, self.data) if self.whole is not None else 0.0
         if wide:
             experts, dense = held.those(lambda axes: wide[0] not in axes), held.dense(wide)
             largest = np.maximum(experts.largest, dense.largest / self.data.wide_ways)
