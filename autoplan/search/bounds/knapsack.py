@@ -34,7 +34,13 @@ import numpy as np
 
 from autoplan.cost.interleaved import is_interleaved, least_held
 from autoplan.search.bounds.block_bounds import BlockBounds
-from autoplan.search.inter_op.data_shares import gathered_bytes, least_share, parameter_share
+from autoplan.search.inter_op.data_shares import (
+    border_bytes,
+    gathered_bytes,
+    least_share,
+    message_buffers,
+    parameter_share,
+)
 from autoplan.search.inter_op.stage_model import StageModel
 
 HALVINGS = 14       # of what is open: 1e-4 of the bound
@@ -127,8 +133,8 @@ def flights(loads: StageModel) -> tuple[int, ...]:
 def beside(loads: StageModel) -> float:
     """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
     each = float(loads.chain.working.min() + gathered_bytes(loads.data, loads.chain).min())
-    message = float(loads.border_bytes.min(initial=np.inf)) if loads.candidate.stages > 1 else 0.0
-    return each + loads.messages * message
+    message = float(border_bytes(loads.chain).min(initial=np.inf)) if loads.candidate.stages > 1 else 0.0
+    return each + message_buffers(loads.candidate) * message
 
 
 def ranks_of(

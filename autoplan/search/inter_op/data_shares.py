@@ -18,12 +18,24 @@ from autoplan.option_values import CONTINUOUS
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
+from cost_models.pipeline.order import most_sending
 
 
 def gathered_bytes(data: DataAxis, chain: Chain) -> np.ndarray:
     """[segments] bytes of parameters, and of their gradients, that stand whole at once beside what is stored."""
     whole, gradients = data.gathered_segments
     return (whole + gradients) * chain.parameters + whole * chain.gathered_frozen
+
+
+def border_bytes(chain: Chain) -> np.ndarray:
+    """[segments - 1] bytes of a message over the border behind each but the last."""
+    return np.maximum(chain.inputs[1:], chain.outputs[:-1])
+
+
+def message_buffers(candidate: Candidate) -> int:
+    """Buffers of messages that a rank holds."""
+    sizes = candidate.schedule, candidate.pp, candidate.microbatches
+    return 2 + most_sending(*sizes, candidate.virtual_stages)
 
 
 def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:

@@ -15,12 +15,19 @@ from autoplan.cost.step import held_between_steps, held_microbatches, receives_a
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
-from autoplan.search.inter_op.data_shares import cost_of_compressed, gathered_bytes, left_out, shard_share, summed_whole
+from autoplan.search.inter_op.data_shares import (
+    border_bytes,
+    cost_of_compressed,
+    gathered_bytes,
+    left_out,
+    message_buffers,
+    shard_share,
+    summed_whole,
+)
 from autoplan.search.inter_op.rank_excess import padded
 from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, Summed, prefix
 from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
 from autoplan.search.space.candidates import Candidate
-from cost_models.pipeline.order import most_sending
 
 Interval = tuple[int, int]
 Bytes = np.ndarray | float
@@ -84,17 +91,6 @@ class StageModel:
         """Microbatches that each stage holds at most."""
         return tuple(np.stack([rows.max(axis=0) for rows in self.moments]).T.ravel().tolist())
 
-    @property
-    def border_bytes(self) -> np.ndarray:
-        """[segments - 1] of a message over the border behind each."""
-        return np.maximum(self.chain.inputs[1:], self.chain.outputs[:-1])
-
-    @property
-    def messages(self) -> int:
-        """Buffers of messages that a rank holds."""
-        one = self.candidate
-        return 2 + most_sending(one.schedule, one.pp, one.microbatches, one.virtual_stages)
-
     @cached_property
     def memory_account(self) -> SegmentBytes:
         """What each segment adds to its rank's memory."""
@@ -111,13 +107,13 @@ class StageModel:
             constants=chain.constants, working=chain.working,
             gathered=gathered_bytes(data, chain),
             alone=np.maximum(self.alone, data.beside_update(chain.parameters)),
-            message=np.append(0.0, self.border_bytes),
+            message=np.append(0.0, border_bytes(chain)),
             unkept=np.append(0.0, np.maximum(chain.inputs - chain.kept_inputs, 0.0)[1:]),
             repeated=chain.repeated,
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
             ties_frozen=(*left_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
-            messages=self.messages,
+            messages=message_buffers(candidate),
             state_share=data.parameter_share + data.states_share(self.states),
             update_share=float(self.updates(1.0, 0.0)),
             shard_share=shard_share(data, self.states),
@@ -322,15 +318,19 @@ class StageModel:
                 found[axes] = found.get(axes, 0.0) + self.data.prices.stored * size / self.data.ways(summed)
         return found
 
-    def tied_s(self, at: Interval) -> float:
-        """Seconds of summing gradients with other stages: of parameters that segments of both read, of what ZeRO shards
-        a rank's part. Between two ranks an all-reduce sends the bytes once each way, here as far as from the last
-        pipeline rank to the first, which embeddings tie."""
-        size, ranks = 0.0, self.candidate.pp
+    def tied_bytes(self, at: Interval) -> float:
+        """Bytes of the gradients that a run of segments sums with other stages: of parameters that segments of both
+        read. Of what ZeRO shards a rank's part."""
+        found = 0.0
         for summed, kind in self.chain.held.kinds.items():
-            inside = [(tied, [at[0] <= place < at[1] for place in places]) for places, tied in kind.ties]
-            size += sum(tied for tied, here in inside if any(here) and not all(here)) / self.data.ways(summed)
-        size *= self.data.prices.stored
+            inside = [(size, [at[0] <= place < at[1] for place in places]) for places, size in kind.ties]
+            found += sum(size for size, here in inside if any(here) and not all(here)) / self.data.ways(summed)
+        return self.data.prices.stored * found
+
+    def tied_s(self, at: Interval) -> float:
+        """Seconds of that sum: between two ranks an all-reduce sends the bytes once each way, here as far as from the
+        last pipeline rank to the first, which embeddings tie."""
+        size, ranks = self.tied_bytes(at), self.candidate.pp
         if not size or ranks == 1:
             return 0.0
         return self.data.prices.message_s(size, ranks - 1, self.candidate.stage_devices, 0)
