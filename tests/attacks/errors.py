@@ -171,7 +171,7 @@ def tiny_plan(folder: Path) -> SimpleNamespace:
     spec = tiny.spec(dp=2, pp=1, microbatches=2, zero=0)
     return SimpleNamespace(
         check_start=lambda *given: None, program=lambda timeout_s: Program(spec, tiny.program(1), timeout_s),
-        predicted=SimpleNamespace(step_time_s=0.5, mfu=0.25),
+        predicted=SimpleNamespace(step_time_s=0.5, mfu=0.25), record=SimpleNamespace(model=spec.lowered),
     )  # fmt: skip
 
 
