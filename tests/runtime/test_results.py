@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import autoplan.runtime
-from autoplan.runtime.collectives import typed
-from autoplan.runtime.collectives.result import cast, row_major
+from autoplan.runtime.collectives import raw, typed
+from autoplan.runtime.collectives.result import cast
 from autoplan.runtime.ops import vocab_parallel_cross_entropy
 
 AXIS: Any = SimpleNamespace(rank=1, size=2, places=(), group=None, name="tp")
@@ -46,10 +46,16 @@ def test_gradients_are_the_eager_ones(function: Callable[[Tensor], Tensor]) -> N
     assert found[0].abs().max() > 0
 
 
-def test_helpers_leave_out_what_does_nothing() -> None:
+def test_a_cast_to_the_same_is_left_out() -> None:
     x = torch.ones(2, 3)
-    assert cast(x, torch.float32) is x and row_major(x) is x
-    assert cast(x, torch.float64).dtype == torch.float64 and row_major(x.t()).is_contiguous()
+    assert cast(x, torch.float32) is x and cast(x, torch.float64).dtype == torch.float64
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_part_doesn_t_keep_the_whole(dim: int) -> None:
+    part = raw.shard(torch.arange(32.0).view(4, 8), dim, AXIS)
+    assert part.is_contiguous() and part.untyped_storage().nbytes() == 16 * 4
+    assert torch.equal(part, torch.arange(32.0).view(4, 8).chunk(2, dim)[1])
 
 
 def forwards() -> Iterator[tuple[str, ast.FunctionDef]]:

@@ -14,7 +14,6 @@ from torch.distributed import ProcessGroup, Work
 from torch.nn import functional
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.collectives.result import row_major
 
 # The operators below torch.distributed._functional_collectives are private, yet the only collectives that a compiler
 # can trace; that module's own functions change names between releases and return tensors still in flight.
@@ -113,10 +112,10 @@ def _stacked(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
 
 
 def shard(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
-    """This member's part along dim."""
+    """This member's part along dim, in memory of its own: a view that is kept would keep the whole."""
     _check(x, dim, axis)
     length = x.shape[dim] // axis.size
-    return row_major(x.narrow(dim, axis.rank * length, length))
+    return x.narrow(dim, axis.rank * length, length).clone(memory_format=torch.contiguous_format)
 
 
 def pad(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:

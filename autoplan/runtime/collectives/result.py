@@ -10,7 +10,3 @@ from torch import Tensor
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
-
-
-def row_major(x: Tensor) -> Tensor:
-    return x if x.is_contiguous() else x.contiguous()
