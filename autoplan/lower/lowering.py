@@ -6,6 +6,7 @@ asks for, the hops that the search priced are emitted, each once, just before th
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from autoplan.errors import LayoutError
 from autoplan.ir.choice import BlockChoice, Chosen, Hop, StageChoice, tensor_mesh
@@ -146,7 +147,7 @@ class Body:
                 node.op,
                 tuple(map(renamed, args)),
                 (*((k, renamed(v)) for k, v in kwargs), *further),
-                strategy.axes,
+                tuple((axis, s if self.mesh.size(axis) > 1 else replace(s, body="")) for axis, s in strategy.axes),
                 node.module,
                 math.prod(self.mesh.size(axis) for axis, s in strategy.axes if s.scaled),
             )
