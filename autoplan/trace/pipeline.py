@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from autoplan.errors import TraceError
 from autoplan.ir.graph import Buffer, Model, Parameter
@@ -26,6 +27,7 @@ from autoplan.trace.checks.straight_through import Form
 from autoplan.trace.checks.tensors import check_tensors, storage_names, storage_of
 from autoplan.trace.checks.trained import check_strange, check_trained, without_gradient_frozen
 from autoplan.trace.convert import Converted, Names, convert
+from autoplan.trace.expert_loops.without_tokens import check_without_tokens
 from autoplan.trace.modules import aliases_of, tree_of
 from autoplan.trace.passes.clean import split_projections, split_weights, used, without_detaching, without_duplicates
 from autoplan.trace.passes.recurrence import rolled
@@ -87,12 +89,16 @@ def flat_within(
     """forms  of calls of the user's own functions, in the place of these"""
     binding, mode, trains = bind(model, inputs, loss_fn), fake_mode(), training and not evaluated
 
-    def anew() -> Observed:
+    def anew(tokens: bool | None = None) -> Observed:
         """What is exported, of a fresh copy of the model."""
         twin = fake_copy(model, mode, dtype, kept)
         set_modes(twin, trains, wholly_evaluated(model))
         huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
-        return Observed(twin, binding, loss_fn, training, Seen())
+        return Observed(twin, binding, loss_fn, training, Seen(), tokens)
+
+    def without_sums(tokens: bool) -> tuple[ExportedProgram, Mapping]:
+        made = anew(tokens)
+        return capture(made, batch), made.seen.followed
 
     tensors = inputs.values() if isinstance(inputs, Mapping) else inputs
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
@@ -104,6 +110,7 @@ def flat_within(
         trained = {names.state(f"model.{name}") for name in seen.trained}
         if seen.changed:
             check_settled(program, module, batch, mode, anew)
+        check_without_tokens(seen.followed, names, without_sums)
         converted = convert(program, names, lines=lambda: capture(anew(), batch, lines=True))
     flat = flatten(model, converted)
     flat = replace(flat, notes=(*seen.noted, *unread_inputs(flat)))

@@ -145,7 +145,52 @@ def by_others(module: Router, x: Tensor, index: Tensor, scores: Tensor, y: Tenso
     return y
 
 
+def whose_tokens(
+    body: Callable[[int, Tensor, Tensor, Callable[[Tensor], Tensor], list[Tensor]], Tensor | None], ahead: int = 0
+) -> Callable[[Router, Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """A loop in which a body of (expert, whose choices, sum, what adds, penalties) does what it likes; None ends it."""
+
+    def loop(module: Router, x: Tensor, index: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+        penalties: list[Tensor] = []
+        for number in range(EXPERTS):
+            token, choice = torch.where(index == number)
+            rows = scores[token, choice, None] * module.experts[number](x[token])
+            asked = index == (number + ahead) % EXPERTS
+            found = body(number, asked, y, lambda y, at=token, r=rows: y.index_add(0, at, r), penalties)
+            if found is None:
+                break
+            y = found
+        return y + sum(penalties)
+
+    return loop
+
+
+def counted_hits(module: Router, x: Tensor, index: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    mask, hits = F.one_hot(index, EXPERTS).permute(2, 1, 0), 0
+    for number in torch.greater(mask.sum((-1, -2)), 0).nonzero():
+        choice, token = torch.where(mask[number].squeeze(0))
+        y.index_add_(0, token, module.experts[number[0]](x[token]) * scores[token, choice, None])
+        hits += 1
+    return y / hits
+
+
+def chosen_by_size(module: Router, x: Tensor, index: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    token, _ = torch.where(index == 1)
+    return module.experts[2](x) if token.numel() else module.experts[0](x)
+
+
+BY_TOKENS = "a branch by whether an expert has tokens does something else"
+BRANCHES = {
+    "it also computes": lambda n, i, y, add, p: p.append(torch.ones(())) or add(y) if i.any() else y,
+    "else": lambda n, i, y, add, p: add(y) if i.any() else y + 1,
+    "break": lambda n, i, y, add, p: add(y) if i.any() else None,
+    "break of the third": lambda n, i, y, add, p: None if n == 2 and i.sum() == 0 else add(y),
+}  # fmt: skip
 REFUSED = {
+    **{f"tokens: {name}": (lambda body=body: Body(whose_tokens(body)), BY_TOKENS) for name, body in BRANCHES.items()},
+    "by another's tokens": (lambda: Body(whose_tokens(lambda n, i, y, add, p: add(y) if i.any() else y, 1)), BY_TOKENS),
+    "hits are counted": (lambda: Body(counted_hits), "the experts that were hit does something else"),
+    "by whether a size is zero": (lambda: Body(chosen_by_size), BY_TOKENS),
     "a branch that adds nothing": (lambda: Body(told_apart), "a branch by whether an expert has tokens"),
     "by different choices": (lambda: Body(by_others), "chosen by different tensors"),
     **{

@@ -25,6 +25,7 @@ class Seen:
     changed   attributes that forward changed, by their path
     mutated   those that hold a tensor that it changed in place
     noted     branches on values that were taken without reading them, for the report
+    followed  what loops over experts may do something by (``expert_loops.without_tokens``)
     """
 
     trained: set[str] = field(default_factory=set)
@@ -32,19 +33,27 @@ class Seen:
     changed: dict[str, None] = field(default_factory=dict)
     mutated: list[str] = field(default_factory=list)
     noted: dict[str, None] = field(default_factory=dict)
+    followed: dict[tuple, TraceError] = field(default_factory=dict)
 
 
 class Observed(WithLoss):
-    """What is exported. Raises TraceError where forward draws from a generator that no graph holds."""
+    """What is exported. Raises TraceError where forward draws from a generator that no graph holds.
 
-    def __init__(self, model: nn.Module, binding: Binding, loss_fn: LossFn | None, training: bool, seen: Seen) -> None:
+    tokens  whether experts have any, where the sums of loops over them are left out (``ExpertLoops``)
+    """
+
+    def __init__(
+        self, model: nn.Module, binding: Binding, loss_fn: LossFn | None, training: bool, seen: Seen,
+        tokens: bool | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(model, binding, loss_fn, training)
-        self.seen, self.watches_gradients = seen, training
+        self.seen, self.watches_gradients, self.tokens = seen, training and tokens is None, tokens
 
     def forward(self, *batch: torch.Tensor) -> torch.Tensor:
         before, drawn, held = state_of(self.model), random_states(), buffers_of(self.model)
         noted, of = self.seen.noted, type(self.model).__name__
-        with Detached(), Branches(noted), ExpertLoops(noted) as loops, drawing(of):
+        loops = ExpertLoops(noted, self.seen.followed, self.tokens)
+        with Detached(), Branches(noted), loops, drawing(of):
             result = super().forward(*batch)
             loops.end(result)
         write_assigned(self.model, held)

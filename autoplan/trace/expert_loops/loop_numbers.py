@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from autoplan.errors import TraceError
@@ -78,8 +78,17 @@ class Hit:
 class Count(int):
     """How many tokens an expert got: here as many as there are, so no number that anything may follow from.
 
-    It may be compared with zero, which it is taken to be above, and be a size of what is reshaped.
+    It may be compared with zero, and be a size of what is reshaped.
+
+    above  says whether it is above zero
     """
+
+    above: Callable[[], bool]
+
+    def __new__(cls, size: int, above: Callable[[], bool]) -> Count:
+        made = super().__new__(cls, size)
+        made.above = above
+        return made
 
     def unknown(self, *_: Any) -> NoReturn:
         raise refused("how many tokens an expert got enters what is computed, and follows from values")
@@ -89,7 +98,7 @@ class Count(int):
 
     def above_zero(self, other: object, answer: bool) -> bool:
         if isinstance(other, int) and not isinstance(other, Count) and other == 0:
-            return answer
+            return answer == self.above()
         return self.unknown()
 
     def __eq__(self, other: object) -> bool:
@@ -100,6 +109,9 @@ class Count(int):
 
     def __gt__(self, other: object) -> bool:
         return self.above_zero(other, True)
+
+    def __bool__(self) -> bool:
+        return self.above()
 
     __hash__ = int.__hash__
     __lt__ = __le__ = __eq__

@@ -54,20 +54,27 @@ RESHAPING = SHAPED | {"expand", "unflatten"}
 SIZES = frozenset({"shape", "size", "numel", "nelement", "len"})
 NO_TOKENS = (
     "a loop over the experts that tokens chose is one mixture: an expert that none chose gets a gradient of zero in "
-    "that step, where the loop leaves it without one; so weight decay and momentum change it, too. What forward does "
-    "for an expert without tokens alone is left out"
+    "that step, where the loop leaves it without one; so weight decay and momentum change it, too"
 )
+BY_TOKENS = "a branch by whether an expert has tokens does something else than add what the expert computes"
+BY_HITS = "a loop over the experts that were hit does something else than add what they compute"
 
 
 class ExpertLoops(TorchFunctionMode):
     """Within it, a loop over the experts that were hit is one ``autoplan::experts``.
 
-    noted  gets what that changes, for the report
+    noted      gets what that changes, for the report
+    followed   gets what forward may do something by: (whose mask, expert), and the error where it does anything else
+               than add (``without_tokens``)
+    tokens     whether experts are taken to have any where sums are left out; None: they have, and sums are made
     """
 
-    def __init__(self, noted: MutableMapping[str, None]) -> None:
+    def __init__(
+        self, noted: MutableMapping[str, None], followed: MutableMapping[tuple, TraceError], tokens: bool | None
+    ) -> None:
         super().__init__()
-        self.noted = noted
+        self.noted, self.followed, self.tokens = noted, followed, tokens
+        self.latest: int | None = None  # the expert that forward asked about last
         self.made: dict[int, Call] = {}
         self.added: dict[int, list[tuple[Any, Call]]] = {}  # to a sum, by its storage: what, and at which places
         self.sums: dict[int, Tensor] = {}
@@ -102,7 +109,8 @@ class ExpertLoops(TorchFunctionMode):
             if mask.ndim == 1 and near(given[0], frozenset({"one_hot"})):
                 if not is_above_zero(given[0]):
                     raise refused("experts are chosen by how many tokens they got, which follows from values")
-                return Hit(possible(given[0], mask.shape[0]), self.ended)
+                self.followed[None, len(self.followed)] = refused(BY_HITS)
+                return Hit(0 if self.tokens is False else possible(given[0], mask.shape[0]), self.ended)
         if (name == "where" and len(args) == 1) or (name == "nonzero" and kwargs.get("as_tuple")):
             expert = expert_of(given[0])
             if expert is not None:
@@ -116,9 +124,18 @@ class ExpertLoops(TorchFunctionMode):
             self.remember(name, func, given, kwargs, result)
         return result
 
-    def counted(self, size: int) -> int:
+    def counted(self, size: int, of: Call) -> int:
         """A size of what follows from a choice; a multiple of a mask's places may be how many tokens an expert got."""
-        return Count(size) if any(size % places == 0 for places in self.masked) else size
+        if not any(size % places == 0 for places in self.masked):
+            return size
+        return Count(size, lambda: self.has_tokens(selection_of(of)))
+
+    def has_tokens(self, selection: Selection) -> bool:
+        """Whether an expert has, which forward asks."""
+        self.latest = selection.expert
+        if all(self.ended):
+            self.followed.setdefault(named(selection), refused(BY_TOKENS))
+        return self.tokens is not False
 
     def known(self, value: Any) -> Any:
         return self.made.get(id(value), value) if isinstance(value, Tensor) else value
@@ -144,12 +161,15 @@ class ExpertLoops(TorchFunctionMode):
         return found
 
     def answered(self, mask: Call, answer: bool) -> bool:
-        """Whether an expert got tokens, of which all are taken to: one without adds nothing."""
+        """Whether an expert got tokens, of which all are taken to: one without adds nothing.
+
+        answer  where it did
+        """
         expert = expert_of(mask)
         assert expert is not None
-        cause = "a branch by whether an expert has tokens does something else than add what the expert computes"
-        self.asked.setdefault(named(Selection(mask, expert)), refused(cause))
-        return answer
+        selection = Selection(mask, expert)
+        self.asked.setdefault(named(selection), refused(BY_TOKENS))
+        return answer == self.has_tokens(selection)
 
     def by_places(self, index: Any) -> Any:
         """An index in which masks of experts that were asked about are the places where they are true."""
@@ -173,7 +193,9 @@ class ExpertLoops(TorchFunctionMode):
             if name == "len":
                 raise refused("len of an expert's tokens follows from values; .numel() may be compared with 0")
             sizes = func(*args, **kwargs)
-            return tuple(map(self.counted, sizes)) if isinstance(sizes, torch.Size) else self.counted(sizes)
+            if isinstance(sizes, torch.Size):
+                return tuple(self.counted(size, given[0]) for size in sizes)
+            return self.counted(sizes, given[0])
         if name == "index_add" and not getattr(given[0], "chosen", False):
             whole = given + tuple(kwargs.get(k) for k in ("dim", "index", "source")[len(given) - 1 :])
             if whole[1] == 0 and kwargs.get("alpha", 1) == 1:
@@ -200,6 +222,8 @@ class ExpertLoops(TorchFunctionMode):
 
     def continued(self, total: Tensor) -> Tensor:
         """A sum that goes on from another: what was added to that is added to it, too."""
+        if self.tokens is not None:
+            return total
         new = total.clone()
         if storage_of(total) in self.added:
             self.added[storage_of(new)] = list(self.added[storage_of(total)])
@@ -213,6 +237,10 @@ class ExpertLoops(TorchFunctionMode):
         place = place[0] if isinstance(place, tuple) and len(place) == 1 else place
         if not isinstance(place, Call) or place.name != "place":
             raise refused("what an expert computed is added elsewhere than at the places that torch.where gave")
+        if self.latest not in (None, place.args[0].expert):
+            raise refused(BY_TOKENS)
+        if self.tokens is not None:
+            return total
         key = storage_of(total)
         self.sums.setdefault(key, total)
         self.added.setdefault(key, []).append((rows, place))
@@ -222,7 +250,7 @@ class ExpertLoops(TorchFunctionMode):
         """Adds up what was added to a sum that is read."""
         for key in dict.fromkeys(map(storage_of, read)):
             if key in self.added:
-                total, added = self.sums.pop(key), self.added.pop(key)
+                total, added, self.latest = self.sums.pop(key), self.added.pop(key), None
                 try:
                     if any(storage_of(one) == key for one in sources_of(added)):
                         raise Unlike("an expert reads what others have added to the sum by then")
@@ -238,12 +266,25 @@ class ExpertLoops(TorchFunctionMode):
     def end(self, result: Any) -> None:
         """What forward gives is in the graph; TraceError where it follows from which tokens an expert got."""
         self.finish([total for key, total in self.sums.items() if key not in self.left])
-        if self.asked:
+        if self.asked and self.tokens is None:
             raise next(iter(self.asked.values()))
         if not all(self.ended):
             raise refused("a loop over the experts that were hit ends before the last of them")
         if any(getattr(self.known(one), "chosen", False) for one in leaves(plain(result)) if isinstance(one, Tensor)):
             raise refused("forward's result follows from which tokens an expert got")
+
+
+def selection_of(value: Call) -> Selection:
+    """Of which expert's tokens a value follows."""
+    todo, met = [value], set()
+    while todo:
+        call = todo.pop()
+        if call.name == "place":
+            return call.args[0]
+        if id(call) not in met:
+            met.add(id(call))
+            todo += [one for one in calls_in((call.args, call.kwargs)) if one.chosen]
+    raise AssertionError("what follows from a choice follows from a mask's places")
 
 
 def named(selection: Selection) -> tuple[object, int]:
