@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 
 from autoplan.errors import TraceError
-from autoplan.ir.graph import Buffer, Model, Parameter
+from autoplan.ir.graph import Buffer, Model, Node, Parameter
 from autoplan.trace import huggingface
 from autoplan.trace.batch_binding import Inputs, LossFn, bind
-from autoplan.trace.blocks import Flat, constant_nodes, expand, fold
+from autoplan.trace.blocks import Flat, constant_nodes, expand, fold, renamed
 from autoplan.trace.builder import type_of
 from autoplan.trace.caches import forgetting
 from autoplan.trace.capture import capture
@@ -96,9 +95,10 @@ def flat_within(
         huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
         return Observed(twin, binding, loss_fn, training, Seen(), tokens)
 
-    def without_sums(tokens: bool) -> tuple[ExportedProgram, Mapping]:
+    def without_sums(tokens: bool) -> tuple[Sequence[Node], Mapping]:
         made = anew(tokens)
-        return capture(made, batch), made.seen.followed
+        program = capture(made, batch)
+        return in_sequence(convert(program, names, lines=lambda: program)), made.seen.followed
 
     tensors = inputs.values() if isinstance(inputs, Mapping) else inputs
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
@@ -110,7 +110,7 @@ def flat_within(
         trained = {names.state(f"model.{name}") for name in seen.trained}
         if seen.changed:
             check_settled(program, module, batch, mode, anew)
-        check_without_tokens(seen.followed, names, without_sums)
+        check_without_tokens(seen.followed, without_sums)
         converted = convert(program, names, lines=lambda: capture(anew(), batch, lines=True))
     flat = flatten(model, converted)
     flat = replace(flat, notes=(*seen.noted, *unread_inputs(flat)))
@@ -153,6 +153,13 @@ def naming(model: nn.Module, twin: nn.Module, batch: Sequence[str], kept: Sequen
 
     taken = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return Names(state, [f"{name}_input" if name in taken else name for name in batch], module, holder)
+
+
+def in_sequence(converted: Converted) -> list[Node]:
+    """What the result and buffers are computed by; nodes are named by their order."""
+    nodes = used(converted.builder.nodes.values(), converted.output)
+    order = {node.name: f"node_{i}" for i, node in enumerate(nodes)}
+    return [replace(renamed(node, order), module="") for node in nodes]
 
 
 def flatten(model: nn.Module, converted: Converted) -> Flat:
