@@ -11,7 +11,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.emit.source import size_text
 from autoplan.ir.randomness import drops, is_random
 from autoplan.ir.record import PlanRecord
-from autoplan.option_values import ON_DISK
+from autoplan.option_values import OF_OPTIMIZER
 from autoplan.options import Training
 from autoplan.rules.constraints import WHOLE_STATES, Constraint
 from autoplan.rules.nn.expert_capacity import MIXTURE
@@ -61,10 +61,9 @@ def unrepeated(record: PlanRecord) -> str:
 
 
 def offloaded(record: PlanRecord) -> str:
-    what = record.chosen.parallelism.offload
-    if what == ON_DISK or any(stage.host for stage in record.chosen.predicted.peak_bytes):
-        return ""
-    return unrepeated(record) if what == "activations" else "the optimizer keeps no state, and there are no masters"
+    kept = any(stage.host for stage in record.chosen.predicted.peak_bytes)
+    updates = record.chosen.parallelism.offload in (*OF_OPTIMIZER, "parameters")
+    return "" if kept or updates else unrepeated(record)
 
 
 def unpipelined(record: PlanRecord) -> str:
@@ -90,7 +89,7 @@ def without_experts(record: PlanRecord) -> str:
 
 def unsummed(record: PlanRecord) -> str:
     p = record.chosen.parallelism
-    if p.steps_locally or p.servers:
+    if p.steps_locally:
         return "no gradients are summed over dp"
     return "the plan has dp=1, and no gradients are summed over it" if unshared(record) else ""
 

@@ -47,7 +47,7 @@ def test_of_every_field_it_is_said_when_it_matters() -> None:
 
 
 PINNED = [
-    ("zero", 2, True), ("recompute", "full", True), ("offload", "activations", False),
+    ("zero", 2, True), ("recompute", "full", True), ("offload", "activations", True),
     ("pipeline_schedule", "1f1b", True), ("sequence_parallel", True, True), ("cp_attention", "ring", False),
     ("etp", 2, False),
 ]  # fmt: skip
@@ -79,6 +79,22 @@ def test_so_is_a_training_s(one: PlanRecord, name: str, value: object) -> None:
 def test_what_a_plan_makes_use_of_is_not_told(one: PlanRecord, wide: PlanRecord) -> None:
     assert idle_options(one) == idle_options(wide) == []
     assert not idle_options(replace(wide, training=Training(reduce_dtype="bf16", statistics="microbatch")))
+
+
+def with_pins(record: PlanRecord, **pins: object) -> PlanRecord:
+    chosen = replace(record.chosen, parallelism=replace(record.chosen.parallelism, **pins))
+    return replace(record, chosen=chosen, asked=replace(record.asked, parallelism=Parallelism(**pins)))
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "parameters", "nvme"])
+def test_what_a_host_updates_is_in_use_where_its_memory_is_the_devices_own(one: PlanRecord, offload: str) -> None:
+    assert not idle_options(with_pins(one, offload=offload))
+
+
+def test_pushed_gradients_are_summed_in_the_dtype_that_was_asked_for(wide: PlanRecord) -> None:
+    assert not idle_options(replace(with_pins(wide, servers=1), training=Training(reduce_dtype="bf16")))
+    told = idle_options(replace(with_pins(wide, local_steps=2), training=Training(reduce_dtype="bf16")))
+    assert told == ["No effect: reduce_dtype='bf16', for no gradients are summed over dp."]
 
 
 def test_a_rate_that_a_schedule_overrides_is_told(one: PlanRecord) -> None:
