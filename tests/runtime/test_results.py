@@ -4,14 +4,17 @@ that did nothing."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 import autoplan.runtime
 from autoplan.runtime.collectives import raw, typed
@@ -44,6 +47,32 @@ def test_gradients_are_the_eager_ones(function: Callable[[Tensor], Tensor]) -> N
         found.append(x.grad)
     torch.testing.assert_close(found[1], found[0])
     assert found[0].abs().max() > 0
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_compiled_loss_keeps_half_precision_logits_and_nothing_else_of_their_size() -> None:
+    """torch's partitioner has to see that the exponentials wait for the gradient."""
+    kept: list[Tensor] = []
+
+    def forward(graph: fx.GraphModule, given: Sequence[object]) -> Callable:
+        results = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+        kept.extend(node.meta["val"] for node in results if isinstance(node, fx.Node))
+        return make_boxed_func(graph.forward)
+
+    def backward(graph: fx.GraphModule, given: Sequence[object]) -> Callable:
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(
+        fw_compiler=forward, bw_compiler=backward, partition_fn=min_cut_rematerialization_partition
+    )
+    x, weight = (torch.randn(*shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((64, 8), (8, 32)))
+    target, count = torch.arange(64) % 32, torch.tensor(64.0)
+
+    def of(x: Tensor, weight: Tensor) -> Tensor:
+        return vocab_parallel_cross_entropy((x @ weight).to(torch.float32), target, count, axes=())
+
+    torch.compile(of, backend=backend)(x, weight).backward()
+    assert [value.dtype for value in kept if isinstance(value, Tensor) and value.numel() == 64 * 32] == [torch.bfloat16]
 
 
 def test_a_cast_to_the_same_is_left_out() -> None:
