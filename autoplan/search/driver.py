@@ -117,8 +117,8 @@ def fastest(
     sizes = work.budget.micro_batches
     if sizes is None:
         return in_two_steps(work, fitting, memory_limit, best, under_s, tries)
-    if len(work.lying(tried := subsample(fitting, sizes[0]))) < len(tried):
-        fitting = work.lying(fitting)
+    if len(work.feasible(tried := subsample(fitting, sizes[0]))) < len(tried):
+        fitting = work.feasible(fitting)
     found = best_first(work, subsample(fitting, sizes[0]), memory_limit, best, under_s, tries)
     short = found is None or found.recomputes or found.candidate.offload != "none"
     return best_first(work, subsample(fitting, sizes[1]), memory_limit, found, under_s, tries) if short else found
@@ -138,7 +138,7 @@ def best_first(
     that helps, then when all others are done.
     """
     tight = FLOOR if not work.budget.quick else LIMITED
-    queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
+    queue = [(lower_bound(work.operators, s), s, tight) for s in work.feasible(possible)]
     work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
     searched = work.budget.searched if points is None or work.budget.quick else work.budget.searched_again
@@ -276,9 +276,9 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
     """Where nothing was found to fit: of the candidates that hold least, the fastest plan of the operators that do, if
     any fits."""
     sized = sorted((work.least_bytes(s), s) for s in possible)
-    lying = ((least, s) for least, s in sized if work.obstacle(s) is None)
+    feasible = ((least, s) for least, s in sized if work.infeasibility(s) is None)
     best: Evaluated | None = None
-    for least, candidate in itertools.islice(lying, work.budget.last_resorts):
+    for least, candidate in itertools.islice(feasible, work.budget.last_resorts):
         lean = work.leanest_of(candidate) if least <= memory_limit else None
         if lean is None or work.evaluator.idle(candidate, lean.point):
             continue
@@ -297,7 +297,7 @@ def least_plan(work: SearchState, pinned: Parallelism) -> Evaluated | None:
     for least, candidate in sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned)):
         if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
             break
-        found = work.leanest_of(candidate) if work.obstacle(candidate) is None else None
+        found = work.leanest_of(candidate) if work.infeasibility(candidate) is None else None
         if found is None:
             continue
         tried += 1

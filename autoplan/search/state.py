@@ -34,7 +34,7 @@ class SearchState:
     searched  of these all that a glance wasn't all of
     bounds  seconds that no plan of a candidate undercuts, of every candidate that was considered
     leanest  the plan of a candidate that needs the fewest bytes, None where it has none that runs
-    obstacles  what keeps operators from lying on a candidate's axes, None for nothing, by operator problem
+    infeasibilities  why operators can't be laid out on a candidate's axes, None where they can, by operator problem
     """
 
     prepared: Prepared
@@ -48,7 +48,7 @@ class SearchState:
     searched: set[Candidate] = field(default_factory=set)
     bounds: dict[Candidate, float] = field(default_factory=dict)
     leanest: dict[Candidate, Evaluated | None] = field(default_factory=dict)
-    obstacles: dict[Key, ParallelismError | None] = field(default_factory=dict)
+    infeasibilities: dict[Key, ParallelismError | None] = field(default_factory=dict)
 
     def least_bytes(self, candidate: Candidate) -> float:
         """Bytes that the fullest device holds at least."""
@@ -70,12 +70,12 @@ class SearchState:
         return self.bounded_s(candidate, lambda s: self.evaluator.bounds.limited_s(s, memory_limit, limit_s))
 
     def bounded_s(self, candidate: Candidate, bound: Callable[[Candidate], float]) -> float:
-        if self.obstacle(candidate) is not None:
+        if self.infeasibility(candidate) is not None:
             return math.inf
         try:
             return bound(candidate)
         except ParallelismError as error:
-            self.obstacles[self.operators.key(candidate)] = error
+            self.infeasibilities[self.operators.key(candidate)] = error
             return math.inf
 
     def evaluate(
@@ -83,13 +83,13 @@ class SearchState:
     ) -> Evaluated | None:
         """The fastest plan of a candidate that fits and takes less than ``limit_s``, if any is found; ``point`` as of
         ``Evaluator.evaluate``."""
-        if self.obstacle(candidate) is not None:
+        if self.infeasibility(candidate) is not None:
             return None
         self.searched.add(candidate)
         try:
             found = self.evaluator.evaluate(candidate, memory_limit, limit_s, self.bounds.get(candidate, 0.0), point)
         except ParallelismError as error:
-            self.obstacles[self.operators.key(candidate)] = error
+            self.infeasibilities[self.operators.key(candidate)] = error
             return None
         if found is not None and found.exceeds_host:
             found = None
@@ -108,33 +108,33 @@ class SearchState:
         try:
             found = self.evaluator.glance(candidate, memory_limit, limit_s, point)
         except ParallelismError as error:
-            self.obstacles[self.operators.key(candidate)] = error
+            self.infeasibilities[self.operators.key(candidate)] = error
             return None
         if found is None or found.exceeds_host:
             return None
         self.found[candidate] = found
         return found
 
-    def lying(self, possible: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates whose operators can lie on their axes: rows may not divide over microbatches, and on a context
-        axis heads may be too few for one way of attention, and a mask in the way of another."""
-        return [candidate for candidate in possible if self.obstacle(candidate) is None]
+    def feasible(self, possible: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates whose operators can be laid out on their axes: rows may not divide over microbatches, and on a
+        context axis heads may be too few for one way of attention, and a mask in the way of another."""
+        return [candidate for candidate in possible if self.infeasibility(candidate) is None]
 
-    def obstacle(self, candidate: Candidate) -> ParallelismError | None:
-        """Why a candidate can't be, as far as its operators say; None where nothing is in its way."""
+    def infeasibility(self, candidate: Candidate) -> ParallelismError | None:
+        """Why a candidate's operators can't be laid out on its axes; None where they can."""
         key = self.operators.key(candidate)
-        if key not in self.obstacles:
+        if key not in self.infeasibilities:
             try:
                 self.operators.entry(candidate)
-                self.obstacles[key] = None
+                self.infeasibilities[key] = None
             except ParallelismError as error:
-                self.obstacles[key] = error
-        return self.obstacles[key]
+                self.infeasibilities[key] = error
+        return self.infeasibilities[key]
 
     def check_any_feasible(self, possible: Sequence[Candidate]) -> None:
         """Raises what keeps the first of these candidates from being, where none of them can be."""
-        first = self.obstacle(possible[0])
-        if first is not None and all(self.obstacle(candidate) is not None for candidate in possible):
+        first = self.infeasibility(possible[0])
+        if first is not None and all(self.infeasibility(candidate) is not None for candidate in possible):
             raise first
 
     def gap(self, best: Evaluated) -> float:
@@ -170,7 +170,7 @@ class SearchState:
         evaluator.costs.schedules = self.evaluator.costs.schedules
         return replace(
             self, operators=operators, evaluator=evaluator, budget=budget, found={}, searched=set(), bounds={},
-            obstacles={},
+            infeasibilities={},
         )  # fmt: skip
 
     def beside(self) -> SearchState:

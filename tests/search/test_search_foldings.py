@@ -51,7 +51,7 @@ def test_both_ways_beside_a_tensor_axis_are_tried() -> None:
 )
 def test_experts_are_tried_beside_the_context_that_won(pinned: dict[str, int], best: int, contexts: set[int]) -> None:
     won = next(settings(LIMITS, Parallelism(cp=best)))
-    work = SimpleNamespace(limits=LIMITS, lying=list)
+    work = SimpleNamespace(limits=LIMITS, feasible=list)
     found = over_experts(work, Parallelism(**pinned), SimpleNamespace(candidate=won))
     assert {s.cp for s in found} == contexts
     assert all(s.sizes["ep"] > 1 and s.tp == 1 for s in found)
@@ -72,7 +72,7 @@ def test_experts_are_tried_beside_the_context_that_won(pinned: dict[str, int], b
 )
 def test_experts_are_tried_over_all_ranks_of_a_row(pinned: dict, best: dict, sizes: set) -> None:
     won = next(settings(LIMITS, Parallelism(**best)))
-    work = SimpleNamespace(limits=LIMITS, lying=list, budget=FULL)
+    work = SimpleNamespace(limits=LIMITS, feasible=list, budget=FULL)
     found = over_rows(work, Parallelism(**pinned), SimpleNamespace(candidate=won))
     assert {tuple(s.sizes[name] for name in ("cp", "tp", "ep")) for s in found} == sizes
     assert all(s.ep == 1 and s.folds == ("cp", "tp") and s.sizes["etp"] == 1 for s in found)

@@ -56,7 +56,7 @@ class Stub:
         self.asked: list[tuple[str, Choice]] = []
         self.points: set[tuple[Choice, Any]] = set()
 
-    def lying(self, possible: list[Choice]) -> list[Choice]:
+    def feasible(self, possible: list[Choice]) -> list[Choice]:
         return list(possible)
 
     def least_bytes(self, candidate: Choice) -> float:

@@ -48,7 +48,7 @@ def test_numbers_by_which_layers_divide_are_tried_of_plans_not_far_from_the_best
     best, near, far = (next(settings(limits, replace(asked, micro_batch=rows))) for rows in (2, 1, 4))
     found = {s: SimpleNamespace(candidate=s, step_s=own) for s, own in ((best, 1.0), (near, 1.045), (far, 1.1))}
     sizes = SimpleNamespace(sizes=SimpleNamespace(repeated=48))
-    work = SimpleNamespace(limits=limits, found=found, searched=set(found), operators=sizes, lying=list)
+    work = SimpleNamespace(limits=limits, found=found, searched=set(found), operators=sizes, feasible=list)
     others = in_other_rounds(work, Parallelism(), found[best])
     tried = {s: {o.virtual_stages for o in others if replace(o, virtual_stages=2) == s} for s in found}
     assert tried == {best: {3, 4, 6, 12}, near: {3, 4, 6, 12}, far: set()}
@@ -74,7 +74,7 @@ def searched_again(plans: Mapping[int, tuple[float, float]], again_s: float) -> 
         return SimpleNamespace(candidate=candidate, step_s=again_s)
 
     work = SimpleNamespace(
-        found=found, searched=set(found), budget=FULL, bounds={}, lying=list, evaluate=evaluate,
+        found=found, searched=set(found), budget=FULL, bounds={}, feasible=list, evaluate=evaluate,
         unlimited_s=bounds_s.__getitem__, operators=None,
     )
     best = found[at[next(iter(plans))]]

@@ -103,13 +103,13 @@ def likeliest(work: SearchState, possible: Sequence[Candidate], best: Candidate)
     tp = min(s.tp for s in possible)
     wanted = math.log(best.micro_batch * tp / best.tp)
     sizes = sorted({s.micro_batch for s in possible}, key=lambda rows: (abs(math.log(rows) - wanted), rows))
-    lying = (work.lying([s for s in possible if s.micro_batch == rows]) for rows in sizes)
-    return next(filter(None, lying), [])
+    feasible = (work.feasible([s for s in possible if s.micro_batch == rows]) for rows in sizes)
+    return next(filter(None, feasible), [])
 
 
 def leanest(work: SearchState, possible: Sequence[Candidate]) -> list[Candidate]:
     sized = sorted(possible, key=lambda s: (work.least_bytes(s), s))
-    return list(itertools.islice((s for s in sized if work.obstacle(s) is None), 1))
+    return list(itertools.islice((s for s in sized if work.infeasibility(s) is None), 1))
 
 
 def runners_up(work: SearchState, best: Evaluated) -> Iterator[Alternative]:

@@ -44,7 +44,7 @@ def unpinned(work: SearchState, best: Evaluated, pinned: Parallelism) -> tuple[s
     memory_limit = work.cluster.aimed_bytes
 
     def quicker(possible: Sequence[Candidate]) -> list[Candidate]:
-        return [s for s in own.lying(possible) if lower_bound(own.operators, s) < best.step_s]
+        return [s for s in own.feasible(possible) if lower_bound(own.operators, s) < best.step_s]
 
     found = fastest(own, quicker(candidates(own.limits, free)), memory_limit)
     found = found if found is not None and found.step_s < best.step_s else best

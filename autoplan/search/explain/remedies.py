@@ -119,7 +119,7 @@ def fitting(work: SearchState, pinned: Parallelism) -> Iterator[tuple[float, Can
         return
     for candidate in possible:
         least = work.least_bytes(candidate) if within_host(work, candidate) else math.inf
-        if least <= work.cluster.usable_bytes and work.obstacle(candidate) is None:
+        if least <= work.cluster.usable_bytes and work.infeasibility(candidate) is None:
             yield least, candidate
 
 

@@ -47,7 +47,7 @@ def in_context(work: SearchState, pinned: Parallelism) -> list[Candidate]:
     sizes = [cp for cp in divisors(work.limits.devices) if 1 < cp <= tokens // LEAST_TOKENS and tokens % cp == 0]
     one_row = replace(pinned, micro_batch=pinned.micro_batch or 1)
     found = (s for cp in sizes for s in settings(work.limits, replace(one_row, cp=cp)))
-    return work.lying([s for s in found if is_worth(s, tokens)])
+    return work.feasible([s for s in found if is_worth(s, tokens)])
 
 
 def is_worth(candidate: Candidate, tokens: int) -> bool:
@@ -68,7 +68,7 @@ def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None)
     alone = (replace(pinned, ep=ep, cp=cp, tp=pinned.tp or 1) for cp in sorted(contexts) for ep in sizes)
     found = (s for own in alone for s in settings(work.limits, own))
     rows = 1.0 if best is None else best.candidate.micro_batch / best.candidate.operator_ways
-    return work.lying(likeliest(found, rows))
+    return work.feasible(likeliest(found, rows))
 
 
 def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
@@ -85,7 +85,7 @@ def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None
     sizes = [tp for tp in divisors(work.limits.node) if tp > 1]
     beside = (s for tp in sizes for s in settings(work.limits, replace(pinned, ep=ep, tp=tp)))
     rows = 1.0 if best is None else best.candidate.micro_batch / best.candidate.operator_ways
-    return work.lying(likeliest(beside, rows))
+    return work.feasible(likeliest(beside, rows))
 
 
 def over_rows(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
@@ -101,7 +101,7 @@ def over_rows(work: SearchState, pinned: Parallelism, best: Evaluated | None) ->
     sizes = [(tp, ways // tp) for tp in divisors(math.gcd(work.limits.node, ways)) if 1 < tp < ways]
     asked = (replace(pinned, ep=ways, etp=1, tp=tp, cp=cp) for tp, cp in sizes if pinned.cp in (None, cp))
     found = (s for own in asked for s in settings(work.limits, own))
-    return work.lying(likeliest(found, best.candidate.micro_batch / best.candidate.operator_ways))
+    return work.feasible(likeliest(found, best.candidate.micro_batch / best.candidate.operator_ways))
 
 
 def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
@@ -121,4 +121,4 @@ def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> 
     """All sizes of microbatches beside the experts' axis of a plan, on its tensor axis."""
     sizes = found.candidate.sizes
     same = replace(pinned, ep=sizes["ep"], etp=sizes["etp"], cp=sizes["cp"], tp=sizes["tp"])
-    return work.lying([s for s in settings(work.limits, same) if s not in work.found])
+    return work.feasible([s for s in settings(work.limits, same) if s not in work.found])

@@ -39,7 +39,7 @@ def refined(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limi
     one_axis_s = lower_bound(work.operators, best.candidate)
     for candidate in factored(work.prepared, best.candidate):
         saves = 1 - work.budget.tolerance
-        limit_s, stands = best.step_s * saves, work.obstacle(candidate) is None
+        limit_s, stands = best.step_s * saves, work.infeasibility(candidate) is None
         if stands and lower_bound(work.operators, candidate) < min(limit_s, one_axis_s * saves):
             found = work.evaluate(candidate, memory_limit, limit_s)
             best = found if found is not None and found.step_s < limit_s else best

@@ -38,7 +38,7 @@ def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> 
     others |= {o: s for s in reversed(near) for o in between(s)}
     fits = [o for o in others if o not in work.searched and o.stages <= work.limits.segments]
     few = [o for o in fits if pinned.pipeline_schedule or 2 * o.stages * o.microbatches <= MOST_ACTIONS]
-    return {o: priced[others[o]] for o in work.lying(few)}
+    return {o: priced[others[o]] for o in work.feasible(few)}
 
 
 def within_a_hair(work: SearchState, best: Evaluated) -> list[Candidate]:
