@@ -129,13 +129,14 @@ class CandidateCosts:
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)
         whole = self.whole[device]
-        rounds, one_pass = self.rounds(candidate, data.takes_turns(chain.held.kinds)), in_one_pass(self.training)
-        return StageModel(chain, candidate, data, states, passes, rounds, spare, whole=whole, one_pass=one_pass)
+        interleaved = self.interleaved_schedule(candidate, data.takes_turns(chain.held.kinds))
+        once = in_one_pass(self.training)
+        return StageModel(chain, candidate, data, states, passes, interleaved, spare, whole=whole, one_pass=once)
 
     def scheduled(self, loads: StageModel, candidate: Candidate) -> StageModel:
         """The loads of a candidate that differs in its schedule alone."""
         turns = loads.data.takes_turns(loads.chain.held.kinds)
-        return replace(loads, candidate=candidate, rounds=self.rounds(candidate, turns))
+        return replace(loads, candidate=candidate, interleaved=self.interleaved_schedule(candidate, turns))
 
     def rigid(self, candidate: Candidate) -> bool:
         """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none
@@ -163,7 +164,7 @@ class CandidateCosts:
             self.chains[key] = chain_of(model, prices, candidate, data, self.held[point])
         return self.chains[key]
 
-    def rounds(self, candidate: Candidate, turns: bool) -> InterleavedSchedule | None:
+    def interleaved_schedule(self, candidate: Candidate, turns: bool) -> InterleavedSchedule | None:
         """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search.
 
         turns  as of ``InterleavedSchedule``

@@ -19,7 +19,7 @@ from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed, shared_once_s
 from autoplan.search.inter_op.byte_prices import EASING, duals, host_price, steep
-from autoplan.search.inter_op.chain_costs import ChainCosts, Division, pieces_of, unties
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, chain_costs_of, unties
 from autoplan.search.inter_op.interleaved import ChunkCuts, DivisionSearch, evenly
 from autoplan.search.inter_op.local_search import Bound, Runs, by_round_trips_s, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
@@ -329,9 +329,9 @@ class Evaluator:
         left_s = limit_s / self.costs.slowdown - once
         if np.isfinite(limit_s) and self.bounds.of_cuts_s(loads, point, memory_limit) >= limit_s:
             return None
-        pieces = pieces_of(loads, memory_limit)
+        chain_costs = chain_costs_of(loads, memory_limit)
         start_at = None if other is None else Division.of(other.stages)
-        found = self.chunks(pieces, left_s * gain, start_at) if np.isfinite(memory_limit) else evenly(pieces)
+        found = self.chunks(chain_costs, left_s * gain, start_at) if np.isfinite(memory_limit) else evenly(chain_costs)
         self.seconds += time.perf_counter() - start
         if found is None or found.cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
@@ -346,14 +346,14 @@ class Evaluator:
         once_s = min(map(shared_once_s, loads.ranks or (loads,)))
         return (schedule_s + once_s / loads.candidate.pp) * self.costs.slowdown * (1 - point.gap)
 
-    def chunks(self, pieces: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
+    def chunks(self, chain_costs: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
         """The best division (``interleaved``). A search that no limit ended goes on, however high the limit is now.
 
         start  the best with other operators
         """
-        search = self.begun.get(pieces.key)
+        search = self.begun.get(chain_costs.key)
         if search is None or (search.limit_s < limit_s and search.given_up):
-            search = self.begun[pieces.key] = DivisionSearch(pieces, limit_s)
+            search = self.begun[chain_costs.key] = DivisionSearch(chain_costs, limit_s)
         search.limit_s = limit_s
         if start is not None:
             return search.go_on(start, searches=not self.budget.quick)

@@ -40,12 +40,12 @@ def line_s(loads: StageModel, stages: Sequence[StageChoice]) -> float:
     """Seconds of the schedule: as of its timeline, which takes longer to draw."""
     arguments = scheduled(loads, stages)
     _, forward_s, backward_s, messages_s, _, sharing, _, weights_s, _ = arguments
-    if loads.rounds is None or sharing.gain != 1:
+    if loads.interleaved is None or sharing.gain != 1:
         return float(timeline(*arguments).step_s)
     apart, none = splits(loads.candidate.schedule), np.zeros(len(stages))
     inputs_s = np.subtract(backward_s, weights_s) if apart else backward_s
     sent = np.array([0.0, *messages_s]), np.array([*messages_s, 0.0])
-    return loads.rounds.script.path(np.stack([forward_s, inputs_s, weights_s if apart else none, *sent])).step_s
+    return loads.interleaved.script.path(np.stack([forward_s, inputs_s, weights_s if apart else none, *sent])).step_s
 
 
 def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArguments:

@@ -66,21 +66,21 @@ def chain(
     )
 
 
-def walled(pieces: ChainCosts, share: float) -> ChainCosts:
+def walled(costs: ChainCosts, share: float) -> ChainCosts:
     """Under a wall of a share of what even stages hold."""
-    limit = share * (pieces.over(pieces.pinned(even_stages(pieces))) + pieces.memory_limit)
-    return replace(pieces, memory_limit=limit)
+    limit = share * (costs.over(costs.pinned(even_stages(costs))) + costs.memory_limit)
+    return replace(costs, memory_limit=limit)
 
 
-def divisions(pieces: ChainCosts) -> list[Division]:
+def divisions(costs: ChainCosts) -> list[Division]:
     """Every cut, and every count that may be recomputed."""
     found = []
-    for cuts in itertools.combinations(range(1, len(pieces)), pieces.stages - 1):
-        stages = tuple(itertools.pairwise((0, *cuts, len(pieces))))
-        if pieces.recompute != "auto":
-            found.append(pieces.pinned(stages))
+    for cuts in itertools.combinations(range(1, len(costs)), costs.stages - 1):
+        stages = tuple(itertools.pairwise((0, *cuts, len(costs))))
+        if costs.recompute != "auto":
+            found.append(costs.pinned(stages))
             continue
-        options = [[(a, b) for a in range(n + 1) for b in range(n + 1 - a)] for n in pieces.counts(stages)]
+        options = [[(a, b) for a in range(n + 1) for b in range(n + 1 - a)] for n in costs.counts(stages)]
         for chosen in itertools.product(*options):
             found.append(Division(stages, tuple(a for a, _ in chosen), tuple(b for _, b in chosen)))
     return found
@@ -97,14 +97,14 @@ CASES = [
 def test_the_cuts_are_the_best_there_are(
     seed: int, schedule: str, virtual: int, recompute: str, segments: int, microbatches: int, share: float
 ) -> None:
-    pieces = walled(chain(seed, schedule, virtual, recompute, segments, microbatches), share)
-    best_s = min((pieces.step_s(d) for d in divisions(pieces) if pieces.over(d) <= 0), default=np.inf)
-    exact = DivisionSearch(pieces, **EXACTLY)  # type: ignore[arg-type]
-    found, quick = exact.run(), DivisionSearch(pieces).run()
+    costs = walled(chain(seed, schedule, virtual, recompute, segments, microbatches), share)
+    best_s = min((costs.step_s(d) for d in divisions(costs) if costs.over(d) <= 0), default=np.inf)
+    exact = DivisionSearch(costs, **EXACTLY)  # type: ignore[arg-type]
+    found, quick = exact.run(), DivisionSearch(costs).run()
     assert (found is None) == np.isinf(best_s)
     if found is not None:
         assert found.cuts.objective_s == pytest.approx(best_s, rel=1e-9)
-        assert pieces.over(found.division) <= 0
+        assert costs.over(found.division) <= 0
     if quick is not None:
         assert quick.cuts.bound_s <= best_s * (1 + 1e-9) <= quick.cuts.objective_s * (1 + 2e-9)
 
@@ -113,16 +113,16 @@ def test_a_search_goes_on_from_its_glance(monkeypatch: pytest.MonkeyPatch) -> No
     """What it finds is what it finds at once, and the program is built once."""
     built: list[PartitionMilp] = []
 
-    def build(pieces: ChainCosts, first_s: float) -> PartitionMilp:
-        built.append(PartitionMilp(pieces, first_s))
+    def build(costs: ChainCosts, first_s: float) -> PartitionMilp:
+        built.append(PartitionMilp(costs, first_s))
         return built[-1]
 
     monkeypatch.setattr(interleaved, "PartitionMilp", build)
     for seed in range(4):
-        pieces = walled(chain(seed, "interleaved", 2, "auto", 14, 8), 0.8)
-        at_once = DivisionSearch(pieces).run()
+        costs = walled(chain(seed, "interleaved", 2, "auto", 14, 8), 0.8)
+        at_once = DivisionSearch(costs).run()
         built.clear()
-        search = DivisionSearch(pieces)
+        search = DivisionSearch(costs)
         glanced = search.glance()
         assert search.run() == at_once and len(built) == 1 and glanced is not None and at_once is not None
         assert at_once.cuts.objective_s <= glanced.cuts.objective_s
@@ -132,10 +132,10 @@ def test_a_search_goes_on_from_its_glance(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_even_stages_recompute_selectively_first() -> None:
     """In full only where all of it selectively is not enough, and then nowhere less than that."""
-    pieces, seen = chain(0, "interleaved", 2, "auto", 8, 4), set[tuple[bool, bool]]()
-    even = pieces.pinned(even_stages(pieces))
+    costs, seen = chain(0, "interleaved", 2, "auto", 8, 4), set[tuple[bool, bool]]()
+    even = costs.pinned(even_stages(costs))
     for share in np.linspace(1.01, 0.5, 30):
-        own = walled(pieces, share)
+        own = walled(costs, share)
         found = fitted(own, even)
         if found is None:
             continue
@@ -147,9 +147,9 @@ def test_even_stages_recompute_selectively_first() -> None:
 
 
 def test_what_cannot_win_is_given_up() -> None:
-    pieces = chain(1, "interleaved", 2, "none", 12, 8)
-    found = DivisionSearch(pieces).run()
-    assert found is not None and DivisionSearch(pieces, found.cuts.bound_s * 0.99).run() is None
+    costs = chain(1, "interleaved", 2, "none", 12, 8)
+    found = DivisionSearch(costs).run()
+    assert found is not None and DivisionSearch(costs, found.cuts.bound_s * 0.99).run() is None
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -157,19 +157,19 @@ def test_what_cannot_win_is_given_up() -> None:
 @pytest.mark.parametrize(("schedule", "virtual"), [*SCHEDULES, ("interleaved", 3)])
 def test_seconds_and_bytes_are_those_of_the_schedule(schedule: str, virtual: int, factor: float, ahead: int) -> None:
     """With messages of about a tenth of an action, and with such that outlast actions."""
-    pieces = chain(3, schedule, virtual, "none", 10, 6)
-    rounds = InterleavedSchedule(schedule, pieces.ranks, 6, virtual, ahead)
-    pieces = replace(pieces, messages_s=factor * pieces.messages_s, rounds=rounds)
-    division = pieces.pinned(even_stages(pieces))
-    spent = pieces.durations_s(division)
+    costs = chain(3, schedule, virtual, "none", 10, 6)
+    interleaved = InterleavedSchedule(schedule, costs.ranks, 6, virtual, ahead)
+    costs = replace(costs, messages_s=factor * costs.messages_s, interleaved=interleaved)
+    division = costs.pinned(even_stages(costs))
+    spent = costs.durations_s(division)
     split = schedule == "zero-bubble"
     line = simulate(
         schedule, list(spent[0]), list(spent[1] + spent[2]), list(spent[3, 1:]), 6,
         weight_s=list(spent[2]) if split else None, return_s=list(spent[4, :-1]), virtual_stages=virtual, ahead=ahead,
     )  # fmt: skip
-    path = pieces.path(division)
+    path = costs.path(division)
     assert path.step_s == pytest.approx(line.step_s) == pytest.approx(float((path.counts * spent).sum()))
-    assert tuple(int(held.sum(axis=1).max()) for held in pieces.rounds.held) == line.in_flight
+    assert tuple(int(held.sum(axis=1).max()) for held in costs.interleaved.held) == line.in_flight
 
 
 @pytest.mark.parametrize(("ranks", "microbatches", "virtual"), [(2, 6, 2), (4, 8, 2), (3, 9, 3), (4, 3, 2), (4, 16, 4)])
@@ -179,11 +179,11 @@ def test_no_stages_undercut_the_known_paths_and_rounds(ranks: int, microbatches:
     for number in range(40):
         spent = np.zeros((5, ranks * virtual))
         spent[:2], ahead = rng.random((2, ranks * virtual)) ** 3, number % 2
-        rounds = InterleavedSchedule("interleaved", *sizes, ahead)
+        interleaved = InterleavedSchedule("interleaved", *sizes, ahead)
         spent[3, 1:] = spent[4, :-1] = rng.random(ranks * virtual - 1) ** 3
-        step_s = rounds.script.path(spent).step_s
+        step_s = interleaved.script.path(spent).step_s
         assert float((paths @ spent[:2].sum(axis=0)).max()) <= step_s * (1 + 1e-9)
-        assert float((rounds.paths * spent).sum(axis=(1, 2)).max()) <= step_s * (1 + 1e-9)
+        assert float((interleaved.paths * spent).sum(axis=(1, 2)).max()) <= step_s * (1 + 1e-9)
         assert least * spent[:2].sum() / ranks <= step_s * (1 + 1e-9)
 
 
@@ -216,9 +216,10 @@ def test_what_a_rank_holds(schedule: str, ranks: int, microbatches: int, virtual
 def test_what_stands_where_stages_go_back_in_turn(ranks: int, microbatches: int, virtual: int) -> None:
     """By the order of actions: no backward finds more in flight or more gradients than a moment that is counted, and
     each of these is met."""
-    rounds = InterleavedSchedule("interleaved", ranks, microbatches, virtual, turns=True)
+    interleaved = InterleavedSchedule("interleaved", ranks, microbatches, virtual, turns=True)
     for rank in range(ranks):
-        counted = set(zip(*(map(tuple, of[rank].tolist()) for of in (rounds.held, rounds.standing)), strict=True))
+        columns = (map(tuple, of[rank].tolist()) for of in (interleaved.held, interleaved.standing))
+        counted = set(zip(*columns, strict=True))
         flying, done, met = [0] * virtual, [0] * virtual, set()
         for stage, kind, _ in actions("interleaved", rank, ranks, microbatches, virtual):
             acting = stage // ranks

@@ -15,13 +15,13 @@ from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, is_interle
 from autoplan.ir.choice import tensor_mesh
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.live import LiveBytes
-from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, pieces_of
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, chain_costs_of
 from autoplan.search.inter_op.interleaved_milp import PartitionMilp
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.space.candidates import Candidate
-from tests.support.pipelines import random_pipeline
+from tests.support.pipelines import memory_of_stage, random_pipeline
 
 SCHEDULES = [
     ("gpipe", 1, 4), ("1f1b", 1, 4), ("interleaved", 2, 4), ("interleaved", 2, 2), ("zero-bubble", 1, 4),
@@ -67,7 +67,7 @@ def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule:
     finished = loads.memory_of(division.choices)
     if is_interleaved(schedule):
         counted = Divisions.of(division)
-        held = pieces_of(loads, 0.0).before_recomputation(counted)
+        held = chain_costs_of(loads, 0.0).before_recomputation(counted)
         ranks = np.maximum(held.recomputing(counted.full.T, counted.part.T), held.emptied)[:, 0]
     else:
         each, account = loads.needs(division.choices), loads.memory_account
@@ -91,22 +91,23 @@ def test_every_run_of_segments_needs_what_its_stage_would(seed: int, recompute: 
             mix = (count * (recompute == "full"), count * (recompute == "selective"))
             held = account.running(runs) + account.gradients(runs, ACCUMULATING) + loads.in_flight[stage] * runs.flight
             counted = np.maximum(held, account.emptied(runs) + account.gradients(runs, SENDING))[first, last]
-            assert loads.memory(stage, (first, last), *mix).total == pytest.approx(counted, abs=ROUNDED, rel=0)
+            needed = memory_of_stage(loads, stage, (first, last), *mix).total
+            assert needed == pytest.approx(counted, abs=ROUNDED, rel=0)
 
 
-def rules_out(pieces: ChainCosts, division: Division) -> bool:
+def rules_out(costs: ChainCosts, division: Division) -> bool:
     """Whether the program has no solution where it is held to a division, with every moment of every rank in it."""
-    milp = PartitionMilp(pieces, 1.0)
-    for rank, moments in enumerate(pieces.rounds.held):
+    milp = PartitionMilp(costs, 1.0)
+    for rank, moments in enumerate(costs.interleaved.held):
         milp.add_emptied(rank)
         for number in range(len(moments)):
             milp.add_moment(rank, number)
     for k, (first, _) in enumerate(division.stages):
         before = np.clip(first - milp.starts[:-1], 0, milp.sizes)
         milp.lp.low[milp.q[k]] = milp.lp.high[milp.q[k]] = before
-    for stage, full, part in zip(range(pieces.stages), division.full, division.part, strict=True):
+    for stage, full, part in zip(range(costs.stages), division.full, division.part, strict=True):
         first, last = division.stages[stage]
-        again = [n for n in range(first, last) if pieces.repeated[n]]
+        again = [n for n in range(first, last) if costs.repeated[n]]
         for of, count in ((milp.a, full), (milp.b, full + part)):
             for cell, (k, run) in enumerate(zip(*milp.cells, strict=True)):
                 if k == stage:
@@ -121,11 +122,11 @@ def test_the_program_lets_a_division_pass_where_its_ranks_have_room(
     seed: int, schedule: str, virtual: int, many: int
 ) -> None:
     loads, division = at_random(seed, schedule, virtual, many)
-    pieces = pieces_of(loads, 1.0)
-    needed = pieces.over(division) + pieces.memory_limit
-    assert not rules_out(replace(pieces, memory_limit=needed * 1.00001), division)
-    if not pieces.memory.shared_by(pieces.ranks).any():
-        assert rules_out(replace(pieces, memory_limit=needed * 0.9999), division)
+    costs = chain_costs_of(loads, 1.0)
+    needed = costs.over(division) + costs.memory_limit
+    assert not rules_out(replace(costs, memory_limit=needed * 1.00001), division)
+    if not costs.memory.shared_by(costs.ranks).any():
+        assert rules_out(replace(costs, memory_limit=needed * 0.9999), division)
 
 
 @pytest.mark.parametrize(

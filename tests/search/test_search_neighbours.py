@@ -24,11 +24,11 @@ from tests.search.test_search_chunks import SCHEDULES, chain, divisions, walled
 from tests.support.sampling import slow
 
 
-def at_random(pieces: ChainCosts, rng: random.Random) -> Division:
-    cuts = (0, *sorted(rng.sample(range(1, len(pieces)), pieces.stages - 1)), len(pieces))
+def at_random(costs: ChainCosts, rng: random.Random) -> Division:
+    cuts = (0, *sorted(rng.sample(range(1, len(costs)), costs.stages - 1)), len(costs))
     stages = tuple(itertools.pairwise(cuts))
-    full = [rng.randint(0, n) for n in pieces.counts(stages)]
-    part = [rng.randint(0, n - a) for n, a in zip(pieces.counts(stages), full, strict=True)]
+    full = [rng.randint(0, n) for n in costs.counts(stages)]
+    part = [rng.randint(0, n - a) for n, a in zip(costs.counts(stages), full, strict=True)]
     return Division(stages, tuple(full), tuple(part))
 
 
@@ -37,18 +37,18 @@ def joined(found: list[Division]) -> Divisions:
     return Divisions(*(np.concatenate([getattr(one, name) for one in each]) for name in ("ends", "full", "part")))
 
 
-def segments_of(pieces: ChainCosts, division: Division, stage: int) -> list[tuple[int, str]]:
+def segments_of(costs: ChainCosts, division: Division, stage: int) -> list[tuple[int, str]]:
     """(segment, how it is kept) of a stage."""
     kinds = ["full"] * division.full[stage] + ["part"] * division.part[stage]
     found = []
     for place in range(*division.stages[stage]):
-        found.append((place, kinds.pop(0) if pieces.repeated[place] and kinds else ""))
+        found.append((place, kinds.pop(0) if costs.repeated[place] and kinds else ""))
     return found
 
 
-def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def by_hand(costs: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Seconds of each stage's actions, bytes of each moment, and with nothing in flight, segment by segment."""
-    p, m, last, spent = pieces, pieces.memory, pieces.stages - 1, np.zeros((5, pieces.stages))
+    p, m, last, spent = costs, costs.memory, costs.stages - 1, np.zeros((5, costs.stages))
     held = [segments_of(p, division, k) for k in range(p.stages)]
     for k, mine in enumerate(held):
         again_s = sum({"full": p.full_s, "part": p.part_s, "": 0 * p.full_s}[kind][n] for n, kind in mine)
@@ -72,15 +72,15 @@ def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndar
         again_there = {"full": m.kept, "part": m.rebuilt, "": 0 * m.kept}
         again = max(again_there[kind][n] for k in mine for n, kind in held[k])
         beside = max(m.working[here]) + max(m.gathered[here]) + again
-        for number, counts in enumerate(p.rounds.held[rank]):
-            stands = p.rounds.standing[rank][number]
+        for number, counts in enumerate(p.interleaved.held[rank]):
+            stands = p.interleaved.standing[rank][number]
             total = states + gradients_by_hand(p, held, mine, stands) + buffers + beside
             for count, k in zip(counts, mine, strict=True):
                 kept = sum(bytes_of[kind][n] for n, kind in held[k]) + max(m.constants[n] for n, _ in held[k])
                 total += count * (kept + (m.unkept[held[k][0][0]] if k else 0.0))
             moments[rank, number] = total
         updating = sum(m.parameters[here] - m.elsewhere[here]) * m.update_share
-        left = gradients_by_hand(p, held, mine, p.rounds.emptied)
+        left = gradients_by_hand(p, held, mine, p.interleaved.emptied)
         emptied.append(states + left + max(updating, max(m.alone[here])))
     return spent, moments, np.array(emptied)
 
@@ -100,20 +100,20 @@ def gradients_by_hand(
     ("schedule", "virtual", "many"), [*((*one, 6) for one in SCHEDULES), ("interleaved", 3, 6), ("interleaved", 3, 2)]
 )
 def test_many_divisions_are_each_its_segments(schedule: str, virtual: int, many: int) -> None:
-    pieces, rng = chain(7, schedule, virtual, "auto", 12, many, turns=True), random.Random(0)
-    found = [at_random(pieces, rng) for _ in range(30)]
+    costs, rng = chain(7, schedule, virtual, "auto", 12, many, turns=True), random.Random(0)
+    found = [at_random(costs, rng) for _ in range(30)]
     all_ = joined(found)
     assert [all_.one(number) for number in range(len(all_))] == found
-    spent, steps = pieces.all_durations_s(all_), pieces.runs(all_).steps_s
-    ranks = pieces.before_recomputation(all_)
+    spent, steps = costs.all_durations_s(all_), costs.runs(all_).steps_s
+    ranks = costs.before_recomputation(all_)
     moments, most = ranks.moments(all_.full.T, all_.part.T), ranks.most(all_.full.T, all_.part.T)
     for number, division in enumerate(found):
-        spent_s, held, emptied = by_hand(pieces, division)
+        spent_s, held, emptied = by_hand(costs, division)
         assert spent[number] == pytest.approx(spent_s)
-        assert moments[..., number] + pieces.memory_limit == pytest.approx(held)
-        assert ranks.emptied[:, number] + pieces.memory_limit == pytest.approx(emptied)
-        assert most[number] + pieces.memory_limit == pytest.approx(max(held.max(), emptied.max()))
-        assert steps[number] == pieces.step_s(division)
+        assert moments[..., number] + costs.memory_limit == pytest.approx(held)
+        assert ranks.emptied[:, number] + costs.memory_limit == pytest.approx(emptied)
+        assert most[number] + costs.memory_limit == pytest.approx(max(held.max(), emptied.max()))
+        assert steps[number] == costs.step_s(division)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
@@ -132,34 +132,34 @@ def test_steps_of_many_durations_are_those_of_each(schedule: str) -> None:
 @pytest.mark.parametrize("recompute", ["none", "full", "selective", "auto"])
 @pytest.mark.parametrize("share", [0.9, 1.05, 3.0])
 def test_neighbours_are_divisions_and_those_fit_that_are_said_to(recompute: str, share: float) -> None:
-    pieces = walled(chain(3, "interleaved", 2, recompute, 14, 6), share)
-    here = pieces.pinned(even_stages(pieces))
-    near, beyond = neighbours(pieces, here, pieces.rounds.paths)
+    costs = walled(chain(3, "interleaved", 2, recompute, 14, 6), share)
+    here = costs.pinned(even_stages(costs))
+    near, beyond = neighbours(costs, here, costs.interleaved.paths)
     assert (beyond <= 0).any() or share < 2
     for number in range(len(near)):
         found = near.one(number)
-        assert pieces.over(found) == pytest.approx(beyond[number])
-        assert found.stages[0][0] == 0 and found.stages[-1][1] == len(pieces)
+        assert costs.over(found) == pytest.approx(beyond[number])
+        assert found.stages[0][0] == 0 and found.stages[-1][1] == len(costs)
         assert all(a < b == c for (a, b), (c, _) in itertools.pairwise(found.stages))
-        pairs = zip(found.full, found.part, pieces.counts(found.stages), strict=True)
+        pairs = zip(found.full, found.part, costs.counts(found.stages), strict=True)
         assert all(a >= 0 and b >= 0 and a + b <= n for a, b, n in pairs)
         if recompute != "auto":
-            assert found == pieces.pinned(found.stages)
+            assert found == costs.pinned(found.stages)
     if share > 2:
         sizes = np.array([[b - a for a, b in near.one(n).stages] for n in range(len(near))])
         before = np.array([b - a for a, b in here.stages])
         moves = {tuple(row) for row in (sizes - before).tolist()}
         for source, size in enumerate(before.tolist()):
-            for target in range(pieces.stages):
+            for target in range(costs.stages):
                 near_by = abs(source - target) == 1 or (source != target and (source - target) % 2 == 0)
                 if size > 1 and near_by:
-                    one = np.eye(pieces.stages, dtype=int)
+                    one = np.eye(costs.stages, dtype=int)
                     assert tuple((one[target] - one[source]).tolist()) in moves
 
 
-def mended(pieces: ChainCosts, here: Divisions, kind: str) -> tuple[Divisions, np.ndarray]:
-    ranks = pieces.before_recomputation(here)
-    return fitting(pieces, here, ranks, ranks.recomputing(here.full.T, here.part.T), kind)
+def mended(costs: ChainCosts, here: Divisions, kind: str) -> tuple[Divisions, np.ndarray]:
+    ranks = costs.before_recomputation(here)
+    return fitting(costs, here, ranks, ranks.recomputing(here.full.T, here.part.T), kind)
 
 
 @pytest.mark.parametrize(("kind", "other"), [("full", "part"), ("part", "full")])
@@ -174,56 +174,56 @@ def test_no_more_is_recomputed_beside_than_fits_without(kind: str, other: str) -
 
 @pytest.mark.parametrize("kind", ["full", "part"])
 def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None:
-    pieces = walled(chain(3, "interleaved", 2, "auto", 14, 6), 0.93)
-    here = Divisions.of(pieces.pinned(even_stages(pieces)))
-    found, beyond = mended(pieces, here, FULL if kind == "full" else PART)
-    assert beyond == pytest.approx(pieces.most_excess(found))
-    assert pieces.most_excess(here) > 0 >= pieces.most_excess(found)
+    costs = walled(chain(3, "interleaved", 2, "auto", 14, 6), 0.93)
+    here = Divisions.of(costs.pinned(even_stages(costs)))
+    found, beyond = mended(costs, here, FULL if kind == "full" else PART)
+    assert beyond == pytest.approx(costs.most_excess(found))
+    assert costs.most_excess(here) > 0 >= costs.most_excess(found)
     counts = getattr(found, kind)
     for stage in np.flatnonzero(counts[0]).tolist():
         less = counts.copy()
         less[0, stage] -= 1
-        assert pieces.most_excess(replace(found, **{kind: less})) > 0
+        assert costs.most_excess(replace(found, **{kind: less})) > 0
 
 
 @pytest.mark.parametrize("recompute", ["none", "full", "selective"])
 @pytest.mark.parametrize("share", [0.9, 3.0])
 def test_a_search_ends_where_a_division_has_no_neighbours(recompute: str, share: float) -> None:
     """As many segments as stages: none can be moved."""
-    pieces = walled(chain(3, "interleaved", 2, recompute, 4, 6), share)
-    here = pieces.pinned(even_stages(pieces))
-    near, beyond = neighbours(pieces, here, pieces.rounds.paths)
+    costs = walled(chain(3, "interleaved", 2, recompute, 4, 6), share)
+    here = costs.pinned(even_stages(costs))
+    near, beyond = neighbours(costs, here, costs.interleaved.paths)
     assert (len(near), len(beyond)) == (0, 0)
-    found = DivisionSearch(pieces, few_integers=0).run()
+    found = DivisionSearch(costs, few_integers=0).run()
     assert found is None if share < 1 else found is not None and found.division == here
 
 
 @pytest.mark.parametrize(("seed", "segments"), [(0, 7), *(slow((seed, 9)) for seed in range(8))])
 def test_going_from_neighbour_to_neighbour_finds_what_trying_everything_does(seed: int, segments: int) -> None:
     """Whole numbers in no program, recomputation free, walls under which even stages hold too much."""
-    pieces = walled(chain(seed, "interleaved", 2, "auto", segments, 4), (0.75, 0.8, 0.85, 0.9)[seed % 4])
-    best_s = min((pieces.step_s(d) for d in divisions(pieces) if pieces.over(d) <= 0), default=np.inf)
-    found = DivisionSearch(pieces, few_integers=0).run()
+    costs = walled(chain(seed, "interleaved", 2, "auto", segments, 4), (0.75, 0.8, 0.85, 0.9)[seed % 4])
+    best_s = min((costs.step_s(d) for d in divisions(costs) if costs.over(d) <= 0), default=np.inf)
+    found = DivisionSearch(costs, few_integers=0).run()
     if found is None:
         assert np.isinf(best_s)
         return
-    assert pieces.over(found.division) <= 0
+    assert costs.over(found.division) <= 0
     assert found.cuts.objective_s == pytest.approx(best_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("virtual", [2, 3])
 def test_what_is_recomputed_changes_on_a_stage_or_moves_within_its_rank(virtual: int) -> None:
-    pieces = chain(5, "interleaved", virtual, "auto", 12, 6)
-    division = replace(pieces.pinned(even_stages(pieces)), full=(1, 0) * virtual)
-    here, paths = Divisions.of(division), pieces.rounds.paths
-    lengths_s = np.tensordot(paths, pieces.durations_s(division), 2)
-    near = recomputed_otherwise(pieces, here, lengths_s, again_s(pieces, paths))
+    costs = chain(5, "interleaved", virtual, "auto", 12, 6)
+    division = replace(costs.pinned(even_stages(costs)), full=(1, 0) * virtual)
+    here, paths = Divisions.of(division), costs.interleaved.paths
+    lengths_s = np.tensordot(paths, costs.durations_s(division), 2)
+    near = recomputed_otherwise(costs, here, lengths_s, again_s(costs, paths))
     assert len(near) and len(set(near.keys)) == len(near)
-    assert (near.ends == here.ends).all() and (near.full + near.part <= pieces.counts_of(here)).all()
+    assert (near.ends == here.ends).all() and (near.full + near.part <= costs.counts_of(here)).all()
     moves = 0
     for full, part in zip(near.full - here.full, near.part - here.part, strict=True):
         stages = np.flatnonzero((full != 0) | (part != 0))
-        assert len(stages) == 1 or (len(stages) == 2 and len(set(stages % pieces.ranks)) == 1 and not full.sum())
+        assert len(stages) == 1 or (len(stages) == 2 and len(set(stages % costs.ranks)) == 1 and not full.sum())
         moves += len(stages) == 2
     assert moves
 
@@ -237,8 +237,8 @@ def test_neighbours_are_searched_once_beside_a_plan(monkeypatch: pytest.MonkeyPa
 
 def test_a_search_that_no_limit_ended_goes_on_under_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends as one without a limit, and what was searched isn't searched again."""
-    pieces, seen = walled(chain(3, "interleaved", 2, "auto", 9, 4), 0.8), list[float]()
-    free = DivisionSearch(pieces, few_integers=0)
+    costs, seen = walled(chain(3, "interleaved", 2, "auto", 9, 4), 0.8), list[float]()
+    free = DivisionSearch(costs, few_integers=0)
     at_once, whole = free.run(), DivisionSearch.tabu_search
     assert at_once is not None
 
@@ -247,7 +247,7 @@ def test_a_search_that_no_limit_ended_goes_on_under_a_higher_one(monkeypatch: py
         whole(search, start, mean)
 
     monkeypatch.setattr(DivisionSearch, "tabu_search", tabu_search)
-    search = DivisionSearch(pieces, free.best_s * 0.98, few_integers=0)
+    search = DivisionSearch(costs, free.best_s * 0.98, few_integers=0)
     search.run()
     assert seen == list(MEANS[:1]) and not search.given_up
     search.limit_s = np.inf

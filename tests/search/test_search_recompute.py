@@ -23,6 +23,7 @@ from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.recomputation import savings
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.space.candidates import Candidate
+from tests.support.pipelines import memory_of_stage
 
 CPU = ClusterSpec.parse("1x4 cpu").topology()
 COLUMNS = (
@@ -52,7 +53,7 @@ def loads(random: np.random.Generator, segments: int, classes: int, recompute: s
 
 
 def held(found: StageModel, stage: int, first: int, last: int, full: int, selective: int) -> float:
-    """Bytes of a stage as ``StageModel.memory`` counts them, not rounded."""
+    """Bytes of a stage as ``StageModel.memory_of`` counts them, not rounded."""
     chain, run = found.chain, slice(first, last)
     whole, part = found.recomputed((first, last), full, selective)
     kept = np.where(whole, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
@@ -64,7 +65,7 @@ def held(found: StageModel, stage: int, first: int, last: int, full: int, select
     again = max(chain.kept[run][whole].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
     updating = 2 * chain.parameters[run].max()  # a root and a quotient, where parameters are updated one by one
     transients = max(chain.working[run].max() + again, updating - activations)
-    memory = found.memory(stage, (first, last), full, selective)
+    memory = memory_of_stage(found, stage, (first, last), full, selective)
     assert activations == pytest.approx(memory.activations, abs=1)
     assert transients == pytest.approx(memory.transients, abs=1)
     return memory.total - memory.transients - memory.activations + activations + transients
@@ -96,7 +97,8 @@ def test_no_mix_is_cheaper(seed: int, segments: int, classes: int, share: float,
             assert seconds == pytest.approx(best, rel=1e-12), (first, last)
             if math.isfinite(seconds):
                 full, selective = int(mix.full[first, last]), int(mix.selective[first, last])
-                assert found.memory(stage, (first, last), full, selective).total <= wall + 3  # three parts are rounded
+                needed = memory_of_stage(found, stage, (first, last), full, selective).total
+                assert needed <= wall + 3  # three parts are rounded
                 again_s = found.forward_s((first, last)) + found.backward_s((first, last), full, selective)
                 assert again_s == pytest.approx(seconds, rel=1e-12)
 

@@ -11,7 +11,7 @@ from autoplan.cost.step import straggling
 from autoplan.search.bounds.block_bounds import BlockBounds, rates_of
 from autoplan.search.bounds.knapsack import knapsack_bound
 from autoplan.search.candidate_costs import exposed
-from autoplan.search.inter_op.chain_costs import pieces_of
+from autoplan.search.inter_op.chain_costs import chain_costs_of
 from autoplan.search.inter_op.interleaved import DivisionSearch
 from tests.support.pipelines import Pipeline, by_trial, random_pipeline, walls
 from tests.support.sampling import slow
@@ -79,13 +79,13 @@ def test_no_cuts_into_several_stages_a_rank_undercut_it(pipelines: int) -> None:
             continue
         candidate = replace(pipeline.candidate, pp=2, microbatches=4, schedule="interleaved", virtual_stages=2)
         pipeline = replace(pipeline, candidate=candidate)
-        ample = pieces_of(pipeline.loads, 1e12)
+        ample = chain_costs_of(pipeline.loads, 1e12)
         free = DivisionSearch(ample).run()
         assert free is not None
         held = ample.over(free.division) + ample.memory_limit
         for share in (0.6, 0.75, 0.9):
             rough_s, schedule_s = bounded_s(pipeline, share * held)
-            found = DivisionSearch(pieces_of(pipeline.loads, share * held)).run()
+            found = DivisionSearch(chain_costs_of(pipeline.loads, share * held)).run()
             if found is not None:
                 assert schedule_s <= found.cuts.objective_s * MOST
                 compared += 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.cluster import ClusterSpec
-from autoplan.ir.choice import StageChoice
+from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.ir.graph import Model, Segment
 from autoplan.options import Training
 from autoplan.search.block_cost.account import BlockCost
@@ -124,15 +124,22 @@ def fitting(loads: StageModel, stage: int, at: tuple[int, int], wall: float) -> 
     }[loads.candidate.recompute]  # fmt: skip
     own = loads.at(stage)
     wall += own.spare
-    held = [(own.backward_s(at, *mix), mix) for mix in mixes if own.memory(stage, at, *mix).total <= wall]
+    held = [(own.backward_s(at, *mix), mix) for mix in mixes if memory_of_stage(own, stage, at, *mix).total <= wall]
     return [StageChoice(*at, *min(held)[1])] if held else []
+
+
+def memory_of_stage(
+    found: StageModel, stage: int, at: tuple[int, int], recompute: int, selective: int = 0
+) -> StageMemory:
+    """What one device of a pipeline rank with this stage alone needs."""
+    return found.memory_of((StageChoice(*at, recompute, selective),), (stage,))[0]
 
 
 def walls(pipeline: Pipeline, count: int = 4) -> list[float]:
     """From one under which little fits to one under which all does."""
     loads, stages = pipeline.loads, pipeline.candidate.stages
     kinds = {
-        max(loads.memory(k, at, mix, 0).total for k, (at, mix) in enumerate(zip(runs, counts, strict=True)))
+        max(memory_of_stage(loads, k, at, mix, 0).total for k, (at, mix) in enumerate(zip(runs, counts, strict=True)))
         for runs in cuts(len(loads.chain), stages)
         for counts in ([0] * stages, [int(loads.chain.repeated[slice(*at)].sum()) for at in runs])
     }

@@ -114,7 +114,7 @@ class ChainCosts:
     virtual_stages: int
     microbatches: int
     memory_limit: float
-    rounds: InterleavedSchedule
+    interleaved: InterleavedSchedule
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -130,9 +130,9 @@ class ChainCosts:
 
     @cached_property
     def key(self) -> Hashable:
-        """Equal for pieces that are; their rounds are those of the schedule and the sizes."""
-        parts = [getattr(self, f.name) for f in fields(self) if f.name not in ("memory", "rounds")]
-        parts += [getattr(self.memory, f.name) for f in fields(self.memory)] + [self.rounds.emptied]
+        """Equal where all costs are; the actions are those of the schedule and the sizes."""
+        parts = [getattr(self, f.name) for f in fields(self) if f.name not in ("memory", "interleaved")]
+        parts += [getattr(self.memory, f.name) for f in fields(self.memory)] + [self.interleaved.emptied]
         return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
 
     @cached_property
@@ -193,13 +193,13 @@ class ChainCosts:
     @cached_property
     def held_by_rank(self) -> np.ndarray:
         """[d, moments, v]: the microbatches in flight at the moments of all ranks."""
-        return padded(self.rounds.held).astype(float)
+        return padded(self.interleaved.held).astype(float)
 
     @cached_property
     def standing(self) -> tuple[np.ndarray, np.ndarray]:
         """[d, moments, v], [d, 1, v]: what stands then of gradients, and with nothing in flight."""
-        emptied = self.rounds.emptied
-        return padded(self.rounds.standing), np.broadcast_to(emptied, (self.ranks, 1, len(emptied)))
+        emptied = self.interleaved.emptied
+        return padded(self.interleaved.standing), np.broadcast_to(emptied, (self.ranks, 1, len(emptied)))
 
     def before_recomputation(self, many: Divisions) -> RankExcess:
         """What ranks need of these stages, whatever they recompute."""
@@ -215,28 +215,28 @@ class ChainCosts:
         return float(self.most_excess(Divisions.of(division))[0])
 
     def path(self, division: Division) -> CriticalPath:
-        return self.rounds.script.path(self.durations_s(division))
+        return self.interleaved.script.path(self.durations_s(division))
 
     def step_s(self, division: Division) -> float:
         return self.path(division).step_s
 
     def runs(self, many: Divisions) -> ManyRuns:
         """The schedule run on each."""
-        return self.rounds.script.line.runs(self.all_durations_s(many).reshape(len(many), -1))
+        return self.interleaved.script.line.runs(self.all_durations_s(many).reshape(len(many), -1))
 
     @cached_property
     def most_held(self) -> np.ndarray:
         """[d, v]: the most microbatches in flight on each stage of each rank."""
-        return np.stack([held.max(axis=0) for held in self.rounds.held])
+        return np.stack([held.max(axis=0) for held in self.interleaved.held])
 
 
-def pieces_of(loads: StageModel, memory_limit: float) -> ChainCosts:
+def chain_costs_of(loads: StageModel, memory_limit: float) -> ChainCosts:
     """The chain of a candidate, as its schedule runs it."""
     chain, candidate = loads.chain, loads.candidate
     (backward_s, weights_s), (whole_s, _) = (divided_backward(loads, first=first) for first in (False, True))
     messages = np.tile([loads.border_s(rank)[:-1] for rank in range(candidate.pp)], (candidate.virtual_stages, 1))
     messages[0] = 0.0
-    assert loads.rounds is not None
+    assert loads.interleaved is not None
     return ChainCosts(
         forward_s=chain.forward_s,
         backward_s=backward_s,
@@ -252,7 +252,7 @@ def pieces_of(loads: StageModel, memory_limit: float) -> ChainCosts:
         virtual_stages=candidate.virtual_stages,
         microbatches=candidate.microbatches,
         memory_limit=memory_limit,
-        rounds=loads.rounds,
+        interleaved=loads.interleaved,
     )
 
 
@@ -294,19 +294,19 @@ def unties(loads: StageModel, stages: Sequence[StageChoice]) -> bool:
     return bool(loads.data.zero) and candidate.virtual_stages > 1 and apart
 
 
-def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Division | None:
+def fitted(costs: ChainCosts, division: Division, *, late: bool = False) -> Division | None:
     """The same stages with as many segments recomputed, where that is free, as the memory limit asks for: selectively,
     which frees a byte in the least time, then in full. Those first of which most is held, of a rank's stages alike its
     first, or its last. None where all are not enough."""
-    if pieces.recompute != "auto":
-        return division if pieces.over(division) <= 0 else None
-    counts, full, part = pieces.counts(division.stages), list(division.full), list(division.part)
-    weight, memory = pieces.most_held, pieces.memory
+    if costs.recompute != "auto":
+        return division if costs.over(division) <= 0 else None
+    counts, full, part = costs.counts(division.stages), list(division.full), list(division.part)
+    weight, memory = costs.most_held, costs.memory
     part_saves, full_saves = (
-        float(saved[pieces.repeated].max(initial=0.0))
+        float(saved[costs.repeated].max(initial=0.0))
         for saved in (memory.kept - memory.selective, np.minimum(memory.kept, memory.selective) - memory.inputs)
     )
-    ranks = pieces.before_recomputation(Divisions.of(division))
+    ranks = costs.before_recomputation(Divisions.of(division))
     if ranks.emptied.max() > 0:
         return None
     while True:
@@ -314,7 +314,7 @@ def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Div
         if running.max() <= 0:
             return division
         for rank in np.flatnonzero(running > 0).tolist():
-            own = range(rank, pieces.stages, pieces.ranks)
+            own = range(rank, costs.stages, costs.ranks)
             partly = part_saves > 0 and any(full[k] + part[k] < counts[k] for k in own)
             saving = max(1.0, part_saves if partly else full_saves)
             for _ in range(max(1, int(running[rank] / (saving * weight[rank].max())))):
@@ -323,19 +323,19 @@ def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Div
                     return None
                 if not free:
                     break
-                chosen = max(free, key=lambda k: (weight[rank, k // pieces.ranks], k if late else -k))
+                chosen = max(free, key=lambda k: (weight[rank, k // costs.ranks], k if late else -k))
                 part[chosen] += partly
                 full[chosen] += not partly
                 part[chosen] = min(part[chosen], counts[chosen] - full[chosen])
         division = replace(division, full=tuple(full), part=tuple(part))
 
 
-def even_stages(pieces: ChainCosts) -> tuple[Interval, ...]:
+def even_stages(costs: ChainCosts) -> tuple[Interval, ...]:
     """Stages of about the same time, none empty."""
-    total = np.concatenate([[0.0], np.cumsum(pieces.forward_s + pieces.backward_s)])
-    ends, count = [0], pieces.stages
+    total = np.concatenate([[0.0], np.cumsum(costs.forward_s + costs.backward_s)])
+    ends, count = [0], costs.stages
     for stage in range(1, count):
         near = int(np.abs(total - total[-1] * stage / count).argmin())
-        ends.append(min(max(near, ends[-1] + 1), len(pieces) - (count - stage)))
-    ends.append(len(pieces))
+        ends.append(min(max(near, ends[-1] + 1), len(costs) - (count - stage)))
+    ends.append(len(costs))
     return tuple(itertools.pairwise(ends))

@@ -56,12 +56,12 @@ class ChunkCuts:
     division: Division
 
 
-def evenly(pieces: ChainCosts) -> ChunkCuts | None:
+def evenly(costs: ChainCosts) -> ChunkCuts | None:
     """Stages of about the same time, where bytes are only to be counted."""
-    if len(pieces) < pieces.stages:
+    if len(costs) < costs.stages:
         return None
-    division = pieces.pinned(even_stages(pieces))
-    step_s = pieces.step_s(division)
+    division = costs.pinned(even_stages(costs))
+    step_s = costs.step_s(division)
     return ChunkCuts(Cuts(division.stages, step_s, step_s), division)
 
 
@@ -82,10 +82,10 @@ class DivisionSearch:
     """
 
     def __init__(
-        self, pieces: ChainCosts, limit_s: float = np.inf, gap: float = GAP, whole_cuts: int = WHOLE_CUTS,
+        self, costs: ChainCosts, limit_s: float = np.inf, gap: float = GAP, whole_cuts: int = WHOLE_CUTS,
         few_integers: int = FEW_INTEGERS,
     ) -> None:  # fmt: skip
-        self.pieces, self.limit_s, self.gap = pieces, limit_s, gap
+        self.costs, self.limit_s, self.gap = costs, limit_s, gap
         self.whole_cuts, self.few_integers = whole_cuts, few_integers
         self.best: Division | None = None
         self.best_s, self.bound_s = np.inf, 0.0
@@ -108,7 +108,7 @@ class DivisionSearch:
 
     @cached_property
     def even(self) -> Division:
-        return self.pieces.pinned(even_stages(self.pieces))
+        return self.costs.pinned(even_stages(self.costs))
 
     def glance(self) -> ChunkCuts | None:
         """The first two parts alone; None, too, where even stages don't fit and nobody is to go on from there."""
@@ -152,10 +152,10 @@ class DivisionSearch:
 
         searches  whether its neighbours are searched, or only what it recomputes moves
         """
-        if len(self.pieces) < self.pieces.stages:
+        if len(self.costs) < self.costs.stages:
             return None
         if not self.searched:
-            self.paths = [*self.pieces.rounds.paths, self.path(start).counts]
+            self.paths = [*self.costs.interleaved.paths, self.path(start).counts]
             self.take(start)
             if self.best_s > self.limit_s * NEAR:
                 return None
@@ -167,7 +167,7 @@ class DivisionSearch:
     def hopeless(self, *, searches: bool) -> bool:
         """Whether even stages take so much longer than the limit that no division will make up for it: by the paths
         that are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
-        if len(self.pieces) < self.pieces.stages:
+        if len(self.costs) < self.costs.stages:
             return True
         if not np.isfinite(self.limit_s):
             return False
@@ -178,14 +178,14 @@ class DivisionSearch:
     @cached_property
     def evenly_held(self) -> Division | None:
         """Even stages with as much recomputed as the memory limit asks for."""
-        return fitted(self.pieces, self.even)
+        return fitted(self.costs, self.even)
 
     @cached_property
     def least_even_s(self) -> float:
         """Of these, by the paths that are known."""
         assert self.evenly_held is not None
-        durations_s = self.pieces.durations_s(self.evenly_held)
-        return float(np.tensordot(self.pieces.rounds.paths, durations_s, 2).max())
+        durations_s = self.costs.durations_s(self.evenly_held)
+        return float(np.tensordot(self.costs.interleaved.paths, durations_s, 2).max())
 
     @cached_property
     def even_s(self) -> float:
@@ -195,9 +195,9 @@ class DivisionSearch:
 
     def program(self, even: Division) -> PartitionMilp:
         """The integer program with the paths that are known, and that of even stages."""
-        p, first = self.pieces, self.path(even)
+        p, first = self.costs, self.path(even)
         milp = PartitionMilp(p, first.step_s)
-        self.paths = [*p.rounds.paths, first.counts]
+        self.paths = [*p.interleaved.paths, first.counts]
         for path in self.paths:
             milp.add_path(path)
         if p.over(even) > (TIGHT - 1) * p.memory_limit:
@@ -244,7 +244,7 @@ class DivisionSearch:
         """
         now, since, been = start, 0, set(Divisions.of(start).keys)
         best_s: list[float] = []  # before each step
-        reached_s = self.path(start).step_s if self.pieces.over(start) <= 0 else np.inf
+        reached_s = self.path(start).step_s if self.costs.over(start) <= 0 else np.inf
         for step in range(STEPS):
             best_s.append(self.best_s)
             if self.done or since > PATIENCE:
@@ -253,7 +253,7 @@ class DivisionSearch:
                 self.stopped = True
                 break
             paths = np.array(self.paths[-PATHS:])
-            near, beyond = neighbours(self.pieces, now, paths)
+            near, beyond = neighbours(self.costs, now, paths)
             fresh = np.array([key not in been for key in near.keys], dtype=bool)
             fits = np.flatnonzero(fresh & (beyond <= 0))
             if not fits.size and (self.best is not None or not fresh.any()):
@@ -267,7 +267,7 @@ class DivisionSearch:
             beside_s = mean * lengths_s.mean(axis=1)
             chosen = np.argsort(lengths_s.max(axis=1) + beside_s, kind="stable")[:RUN]
             near = near.picked(chosen)
-            runs = self.pieces.runs(near)
+            runs = self.costs.runs(near)
             number = int((runs.steps_s + beside_s[chosen]).argmin())
             now = near.one(number)
             been.update(Divisions.of(now).keys)
@@ -286,10 +286,10 @@ class DivisionSearch:
     def polish(self) -> None:
         """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
         Begun from two ends, since of stages that hold as much either may be on the way of fewer others."""
-        if self.best is None or self.pieces.recompute != "auto" or not any(self.best.full):
+        if self.best is None or self.costs.recompute != "auto" or not any(self.best.full):
             return
-        ranks = self.pieces.before_recomputation(Divisions.of(self.best))  # stages stay as they are
-        for start in (self.best, fitted(self.pieces, self.pieces.pinned(self.best.stages), late=True)):
+        ranks = self.costs.before_recomputation(Divisions.of(self.best))  # stages stay as they are
+        for start in (self.best, fitted(self.costs, self.costs.pinned(self.best.stages), late=True)):
             now = start
             for _ in range(POLISHED):
                 if now is None or self.done:
@@ -300,7 +300,7 @@ class DivisionSearch:
     def path(self, division: Division) -> CriticalPath:
         """The longest path of the schedule on a division, which is run on each once."""
         if division not in self.ran:
-            self.ran[division] = self.pieces.path(division)
+            self.ran[division] = self.costs.path(division)
         return self.ran[division]
 
     def learn(self, held: Division, path: CriticalPath) -> float:
@@ -319,12 +319,12 @@ class DivisionSearch:
         ranks  what they need, whatever they recompute
         """
         paths = np.array(self.paths)
-        runs, each_s = runs_again(self.pieces, paths), again_s(self.pieces, paths)
+        runs, each_s = runs_again(self.costs, paths), again_s(self.costs, paths)
         now = here = Divisions.of(division)
         lengths_s = self.lengths_s(here, paths)[0]
         while True:
-            near = recomputed_otherwise(self.pieces, now, lengths_s, each_s)
-            more_s = self.pieces.again_s(near) - self.pieces.again_s(now)
+            near = recomputed_otherwise(self.costs, now, lengths_s, each_s)
+            more_s = self.costs.again_s(near) - self.costs.again_s(now)
             all_s = np.where(ranks.most(near.full.T, near.part.T)[:, None] <= 0, lengths_s + more_s @ runs.T, np.inf)
             chosen = int(all_s.max(axis=1).argmin()) if len(near) else -1
             if chosen < 0 or all_s[chosen].max() >= lengths_s.max() * (1 - 1e-9):
@@ -333,14 +333,14 @@ class DivisionSearch:
 
     def lengths_s(self, many: Divisions, paths: np.ndarray) -> np.ndarray:
         """[many, paths]: seconds of each path."""
-        return np.tensordot(self.pieces.all_durations_s(many), paths, ((1, 2), (1, 2)))
+        return np.tensordot(self.costs.all_durations_s(many), paths, ((1, 2), (1, 2)))
 
     def take(self, division: Division) -> None:
         """Keeps a division where it fits, or what recomputation makes of it, and is the best so far."""
         if division in self.tried:
             return
         self.tried.add(division)
-        held = self.evenly_held if division == self.even else fitted(self.pieces, division)
+        held = self.evenly_held if division == self.even else fitted(self.costs, division)
         if held is not None:
             step_s = self.path(held).step_s
             if step_s < self.best_s:

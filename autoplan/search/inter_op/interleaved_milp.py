@@ -38,13 +38,13 @@ BYTES = (
 )  # fmt: skip
 
 
-def run_starts(pieces: ChainCosts) -> np.ndarray:
+def run_starts(costs: ChainCosts) -> np.ndarray:
     """The first segment of each run, and last the number of segments. In front of the chain's first segment lies no
     border: it is a run of its own."""
-    columns = [getattr(pieces, name) for name in SECONDS] + [getattr(pieces.memory, name) for name in BYTES]
-    table = np.stack([*(column.astype(float) for column in columns), *pieces.messages_s])[:, 1:]
+    columns = [getattr(costs, name) for name in SECONDS] + [getattr(costs.memory, name) for name in BYTES]
+    table = np.stack([*(column.astype(float) for column in columns), *costs.messages_s])[:, 1:]
     differs = (table[:, 1:] != table[:, :-1]).any(axis=0)
-    return np.unique([0, 1, *(np.flatnonzero(differs) + 2), len(pieces)])
+    return np.unique([0, 1, *(np.flatnonzero(differs) + 2), len(costs)])
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,21 @@ class PartitionMilp:
     held     (rank, moment) of those in the program
     """
 
-    def __init__(self, pieces: ChainCosts, scale_s: float) -> None:
-        self.pieces, self.scale_s, self.lp = pieces, scale_s, ArrayProgram()
-        self.starts = run_starts(pieces)
+    def __init__(self, costs: ChainCosts, scale_s: float) -> None:
+        self.costs, self.scale_s, self.lp = costs, scale_s, ArrayProgram()
+        self.starts = run_starts(costs)
         self.sizes = np.diff(self.starts)
         at = self.starts[:-1]
-        self.of = {name: getattr(pieces, name)[at] for name in SECONDS}
-        self.of |= {name: getattr(pieces.memory, name)[at].astype(float) for name in BYTES}
-        memory = pieces.memory
+        self.of = {name: getattr(costs, name)[at] for name in SECONDS}
+        self.of |= {name: getattr(costs.memory, name)[at].astype(float) for name in BYTES}
+        memory = costs.memory
         self.of["states"] = self.of["parameters"] * memory.state_share - self.of["elsewhere"] * memory.shard_share
         self.of["states"] += self.of["frozen"]
         self.of["updated"] = (self.of["parameters"] - self.of["elsewhere"]) * memory.update_share
         shares = memory.gradient_shares[:, None], memory.sharded_gradients[:, None]
         self.gradients = shares[0] * self.of["parameters"] - shares[1] * self.of["elsewhere"]
         self.gradients += BESIDE[:, None] * self.of["bucketed"]
-        self.tied, elsewhere, frozen = memory.shared_by(pieces.ranks)
+        self.tied, elsewhere, frozen = memory.shared_by(costs.ranks)
         self.tied_gradients = shares[0] * self.tied - shares[1] * elsewhere
         self.tied_states = self.tied * memory.state_share - elsewhere * memory.shard_share + frozen
         self.tied_updated = (self.tied - elsewhere) * memory.update_share
@@ -91,7 +91,7 @@ class PartitionMilp:
         self.borders()
         self.a = self.b = np.zeros(0, dtype=int)
         self.cells = (self.a, self.b)
-        if pieces.recompute == "auto":
+        if costs.recompute == "auto":
             self.recompute()
         self.held: set[tuple[int, int]] = set()
         self.there = np.full(self.longest.shape, -1)
@@ -100,10 +100,10 @@ class PartitionMilp:
 
     def borders(self) -> None:
         """q and c [v·d + 1, runs], of the border in front of each stage and behind the last."""
-        stages = self.pieces.stages
+        stages = self.costs.stages
         border = np.arange(stages + 1)
-        least = np.where(border == stages, len(self.pieces), border)[:, None] - self.starts[:-1]
-        most = np.where(border == 0, 0, len(self.pieces) - (stages - border))[:, None] - self.starts[:-1]
+        least = np.where(border == stages, len(self.costs), border)[:, None] - self.starts[:-1]
+        most = np.where(border == 0, 0, len(self.costs) - (stages - border))[:, None] - self.starts[:-1]
         least, most = (np.clip(held, 0, self.sizes) for held in (least, most))
         self.q = self.lp.variables(least, most, whole=True)
         single = np.broadcast_to(self.sizes == 1, self.q.shape)  # c is q itself
@@ -158,7 +158,7 @@ class PartitionMilp:
 
     def add_path(self, counts: np.ndarray) -> None:
         """T ≥ the seconds of a path that runs each stage's actions and messages so often: counts [DURATIONS, v·d]."""
-        p, scaled = self.pieces, counts / self.scale_s
+        p, scaled = self.costs, counts / self.scale_s
         k, r = self.cells
         again = np.append(scaled[2 if splits(p.schedule) else 1, :1], scaled[1, 1:])[k]
         messages = (scaled[SENT_FORWARD, 1:] + scaled[SENT_BACK, :-1])[:, None] * p.messages_s[1:, self.starts[:-1]]
@@ -171,10 +171,10 @@ class PartitionMilp:
 
     def seconds(self, counts: np.ndarray) -> np.ndarray:
         """[v·d, runs]: of a segment of each run on each stage, its actions as often as counted."""
-        again_s = {FULL: self.of["full_s"], PART: self.of["part_s"]}.get(self.pieces.recompute, 0.0)
+        again_s = {FULL: self.of["full_s"], PART: self.of["part_s"]}.get(self.costs.recompute, 0.0)
         backward_s, weights_s = self.of["backward_s"] + again_s * self.of["repeated"], self.of["weights_s"]
         f, b, w = (row[:, None] for row in counts[:3])
-        if not splits(self.pieces.schedule):
+        if not splits(self.costs.schedule):
             return np.asarray(f * self.of["forward_s"] + b * backward_s)
         found = f * self.of["forward_s"] + b * (backward_s - weights_s) + w * weights_s
         found[0] = f[0] * self.of["forward_s"] + w[0] * (self.of["whole_s"] + again_s * self.of["repeated"])
@@ -182,8 +182,8 @@ class PartitionMilp:
 
     def add_moment(self, rank: int, number: int) -> None:
         """A rank's bytes at a moment are within the limit."""
-        p, unit, mine = self.pieces, 1.0 / self.pieces.memory_limit, self.of_rank(rank)
-        held, standing = p.rounds.held[rank][number], p.rounds.standing[rank][number]
+        p, unit, mine = self.costs, 1.0 / self.costs.memory_limit, self.of_rank(rank)
+        held, standing = p.interleaved.held[rank][number], p.interleaved.standing[rank][number]
         kept, inputs, part = (self.of[name] for name in ("kept", "inputs", "selective"))
         least = {FULL: inputs, PART: part}.get(p.recompute, kept)
         flight = np.where(self.of["repeated"] > 0, least, kept)
@@ -204,25 +204,25 @@ class PartitionMilp:
 
     def add_emptied(self, rank: int) -> None:
         """A rank's bytes with nothing in flight are within the limit."""
-        unit, mine = 1.0 / self.pieces.memory_limit, self.of_rank(rank)
-        standing = self.pieces.rounds.emptied
+        unit, mine = 1.0 / self.costs.memory_limit, self.of_rank(rank)
+        standing = self.costs.interleaved.emptied
         stands = self.of["states"] + self.gradients[standing]
         again_too = self.tied_states[rank] + self.tied_gradients[standing, rank].max()
         held, tied = (stands + self.of["updated"], stands), (again_too + self.tied_updated[rank], again_too)
-        alone = ((np.zeros(0, dtype=int), 0.0), (self.most("alone", self.pieces.ranks)[mine[:1]], -1.0))
+        alone = ((np.zeros(0, dtype=int), 0.0), (self.most("alone", self.costs.ranks)[mine[:1]], -1.0))
         for each, again, beside in zip(held, tied, alone, strict=True):
             self.lp.add(1.0 + again * unit, self.moved(-each * unit, mine), beside)
 
     def hold(self, most: int) -> None:
         """Puts the fullest moments of all ranks into the program, so many of each, and those with nothing in flight."""
-        for rank, moments in enumerate(self.pieces.rounds.held):
+        for rank, moments in enumerate(self.costs.interleaved.held):
             for number in (*range(min(most, len(moments))), EMPTIED):
                 self.hold_at(rank, number)
 
     def hold_exceeded(self, division: Division) -> None:
         """Of each rank that a division overfills, the moment at which it does so most."""
         many = Divisions.of(division)
-        excess = self.pieces.before_recomputation(many)
+        excess = self.costs.before_recomputation(many)
         for rank, own in enumerate(excess.moments(many.full.T, many.part.T)[..., 0]):
             if own.max() > 0:
                 self.hold_at(rank, int(own.argmax()))
@@ -239,24 +239,24 @@ class PartitionMilp:
             self.add_moment(rank, number)
 
     def of_rank(self, rank: int) -> list[int]:
-        return list(range(rank, self.pieces.stages, self.pieces.ranks))
+        return list(range(rank, self.costs.stages, self.costs.ranks))
 
     def message(self, mine: Sequence[int]) -> int:
         """The variable of a rank's largest message, as a share of the limit."""
         if (key := ("message", mine[0])) not in self.of_ranks:
-            values = self.of["message"] / self.pieces.memory_limit
+            values = self.of["message"] / self.costs.memory_limit
             self.of_ranks[key] = made = int(self.lp.variables(float(values[1:].min(initial=0.0)), np.inf))
-            borders = np.array(sorted({*mine, *(k + 1 for k in mine)} - {0, self.pieces.stages}))
+            borders = np.array(sorted({*mine, *(k + 1 for k in mine)} - {0, self.costs.stages}))
             steps = np.broadcast_to(-np.diff(values, append=0.0), (len(borders), len(values)))
             self.lp.add(np.full(len(borders), -values[0]), (self.c[borders], steps), column(borders * 0 + made, 1.0))
         return self.of_ranks[key]
 
     def transients(self, mine: Sequence[int]) -> list[int]:
         """The variables of a rank's largest transients."""
-        again = {FULL: "kept", PART: "rebuilt"}.get(self.pieces.recompute)
+        again = {FULL: "kept", PART: "rebuilt"}.get(self.costs.recompute)
         beside = ("working", "gathered", *([again] if again else []))
-        found = [int(self.most(name, self.pieces.ranks)[mine[0]]) for name in beside]
-        if self.pieces.recompute == "auto":
+        found = [int(self.most(name, self.costs.ranks)[mine[0]]) for name in beside]
+        if self.costs.recompute == "auto":
             found.append(self.rebuilt(mine))
         return found
 
@@ -277,18 +277,18 @@ class PartitionMilp:
                 some = self.lp.variables(0.0, 1.0, whole=True)
                 upper = self.b if lower else self.a
                 self.lp.add(0.0, (some[None], room), (upper[cells], -1.0), (self.a[cells], lower))
-                self.lp.add(0.0, (np.array([made]), 1.0), (some[None], -self.of[name][run] / self.pieces.memory_limit))
+                self.lp.add(0.0, (np.array([made]), 1.0), (some[None], -self.of[name][run] / self.costs.memory_limit))
         return made
 
     def most(self, name: str, ways: int) -> np.ndarray:
         """[ways] variables: of all stages k mod ``ways`` the largest value of the runs that they hold, as a share of
         the limit; of what runs again, of those that may."""
         if (key := (name, ways)) not in self.largest:
-            values = self.of[name] / self.pieces.memory_limit
+            values = self.of[name] / self.costs.memory_limit
             if name in ("kept", "rebuilt"):
                 values = values * self.of["repeated"]
             stage, run = np.nonzero(self.longest > 0)
-            sure, surely = np.zeros(ways), (self.sure[stage, run] >= 1) | (self.pieces.stages == 1)
+            sure, surely = np.zeros(ways), (self.sure[stage, run] >= 1) | (self.costs.stages == 1)
             np.maximum.at(sure, stage[surely] % ways, values[run[surely]])
             self.largest[key] = made = self.lp.variables(sure, np.inf)
             more = values[run] > sure[stage % ways]
@@ -316,7 +316,7 @@ class PartitionMilp:
 
     def division(self, values: np.ndarray) -> Division:
         """The solution as whole numbers."""
-        p = self.pieces
+        p = self.costs
         ends = values[self.q].sum(axis=1).round().astype(int).tolist()
         for stage in range(1, p.stages):  # what was a fraction may have left a stage empty
             ends[stage] = min(max(ends[stage], ends[stage - 1] + 1), len(p) - (p.stages - stage))

@@ -40,7 +40,7 @@ class StageModel:
 
     states   elements of optimizer state for each parameter element
     passes   of the optimizer over a parameter's bytes
-    rounds   of a schedule that gives a rank several stages, or splits the backward
+    interleaved  the actions of a schedule that gives a rank several stages, or splits the backward
     spare    bytes of a device beyond the memory limit: those that the cluster's smallest lacks
     ranks    where there are several kinds of device, the loads of each pipeline rank on its own (``kinds``): seconds
              differ, bytes don't; what stands beside them here is then for the slowest
@@ -53,7 +53,7 @@ class StageModel:
     data: DataAxis
     states: float
     passes: float
-    rounds: InterleavedSchedule | None = None
+    interleaved: InterleavedSchedule | None = None
     spare: float = 0.0
     ranks: tuple[StageModel, ...] = ()
     whole: WholeCost | None = None
@@ -71,20 +71,22 @@ class StageModel:
     @cached_property
     def moments(self) -> tuple[np.ndarray, ...]:
         """For each pipeline rank [moments, stages on it]: microbatches in flight of each, when most are."""
-        if self.rounds:
-            return self.rounds.held
+        if self.interleaved:
+            return self.interleaved.held
         held = held_microbatches(self.candidate.schedule, self.candidate.pp, self.candidate.microbatches)
         return tuple(np.array([[most]]) for most in held)
 
     @cached_property
     def standing(self) -> tuple[np.ndarray, ...]:
         """The same of what then stands of gradients."""
-        return self.rounds.standing if self.rounds else tuple(np.full_like(rows, ACCUMULATING) for rows in self.moments)
+        if self.interleaved:
+            return self.interleaved.standing
+        return tuple(np.full_like(rows, ACCUMULATING) for rows in self.moments)
 
     @cached_property
     def emptied(self) -> np.ndarray:
         """[stages on a rank]: what stands of them with nothing in flight."""
-        return self.rounds.emptied if self.rounds else np.array([SENDING])
+        return self.interleaved.emptied if self.interleaved else np.array([SENDING])
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
@@ -218,10 +220,6 @@ class StageModel:
     def needs(self, stages: Sequence[StageChoice]) -> StageBytes:
         """[stages]: what each needs."""
         return self.memory_account.stages(*np.array([astuple(stage) for stage in stages]).T)
-
-    def memory(self, stage: int, at: Interval, recompute: int, selective: int = 0) -> StageMemory:
-        """What one device of a pipeline rank with one stage needs."""
-        return self.memory_of((StageChoice(*at, recompute, selective),), (stage,))[0]
 
     def memory_of(self, stages: Sequence[StageChoice], dealt: Sequence[int] | None = None) -> tuple[StageMemory, ...]:
         """What one device of each pipeline rank needs: at its fullest moment, and beside that the transients, or as
