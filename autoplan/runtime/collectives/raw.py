@@ -205,6 +205,24 @@ def start_gather(x: Tensor, dim: int, axis: MeshAxis, after: Tensor) -> Callable
     return partial(_joined, flying, x.shape, dim, axis)
 
 
+def start_stack(x: Tensor, axis: MeshAxis) -> Callable[[], Tensor]:
+    """Starts to gather x, of real numbers, of all members in their order, [n, ...]."""
+    flying = _wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis))
+    return partial(_stack_of_members, flying, x.shape, axis)
+
+
+def _stack_of_members(flying: Tensor, part: Sequence[int], axis: MeshAxis) -> Tensor:
+    stacked = _wire.wait_tensor(flying).view(axis.size, *part)
+    return torch.stack(_of_members(stacked.unbind(), axis)) if axis.places else stacked
+
+
+def start_scatter(x: Tensor, axis: MeshAxis) -> Callable[[], Tensor]:
+    """Starts the sum of the members' tensors [n, ...], of real numbers: this member's part [...] of it."""
+    stacked = torch.stack(_of_places(x.unbind(), axis)) if axis.places else x.contiguous()
+    flying = _wire.reduce_scatter_tensor(stacked.flatten(0, 1), "sum", axis.size, _group(axis))
+    return partial(wait, flying)
+
+
 @torch.library.custom_op("autoplan::gather_after", mutates_args=())
 def _gather_after(x: Tensor, after: Tensor, size: int, group: str) -> Tensor:
     """A gather that comes after another tensor is known; in flight until it is waited for."""

@@ -10,6 +10,7 @@ Modules, each importing only those before it:
     global_random  dropout by element, not by rank
     affine         products with a bias
     column_linear  column-parallel products, whose backward overlaps
+    chunked_linear products in chunks beside the redistribution before or after them
     attention      attention over split rows or heads
     rank_random    dropout of each rank's own
     embedding      look-ups in split tables
@@ -33,6 +34,7 @@ from autoplan.runtime.ops.attention.heads import (
 from autoplan.runtime.ops.attention.ring import ring_attention
 from autoplan.runtime.ops.batch_moves import batch_move
 from autoplan.runtime.ops.buffers import read_buffer, update_buffer
+from autoplan.runtime.ops.chunked_linear import chunked_linear, row_linear
 from autoplan.runtime.ops.column_linear import column_linear, gathered_linear, joined_linear, regathered_linear
 from autoplan.runtime.ops.embedding.lookups import lookups, placed_lookups
 from autoplan.runtime.ops.embedding.vocab_parallel import (
@@ -73,13 +75,13 @@ from autoplan.runtime.ops.spatial.windows import (
 __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_by_rank", "attention_with_dropout",
     "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows",
-    "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
-    "count_valid", "cross_entropy", "ctc_losses", "dropout", "dropout_by_rank", "embedding_bag", "experts",
-    "gathered_linear", "grouped_attention", "grouped_query_attention", "joined_linear", "local_experts", "lookups",
-    "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "read_buffer",
-    "recurrence", "regathered_linear", "ring_attention", "routed_experts", "running_extreme", "scattered",
-    "split_cumprod", "split_cumsum", "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "update_buffer",
-    "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "vocab_parallel_embedding_bag",
-    "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
-    "within_capacity",
+    "chunked_linear", "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4",
+    "count_classes", "count_valid", "cross_entropy", "ctc_losses", "dropout", "dropout_by_rank", "embedding_bag",
+    "experts", "gathered_linear", "grouped_attention", "grouped_query_attention", "joined_linear", "local_experts",
+    "lookups", "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag",
+    "read_buffer", "recurrence", "regathered_linear", "ring_attention", "routed_experts", "row_linear",
+    "running_extreme", "scattered", "split_cumprod", "split_cumsum", "split_logcumsumexp", "sync_batch_norm",
+    "top_indices", "uniform", "update_buffer", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",
+    "weighted_cross_entropy", "within_capacity",
 ]  # fmt: skip

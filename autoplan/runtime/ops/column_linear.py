@@ -51,7 +51,7 @@ def regathered_linear(
         return products(x, None, weights, biases, transposed, None, None, apart)
     if keep:
         return gathered_linear(x, raw.all_gather(x.detach(), dim, axis), weights, dim, axis, biases, transposed, apart)
-    return _Products.apply(x, None, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
+    return Products.apply(x, None, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
 
 
 def column_linear(
@@ -86,7 +86,7 @@ def products(
     """``whole``: what the weights multiply; None: x itself. ``axis``: whose sum there is; None: there is none."""
     if axis is not None and axis.size == 1:
         x, whole, axis, dim = x if whole is None else whole, None, None, None
-    return _Products.apply(x, whole, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
+    return Products.apply(x, whole, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
 
 
 def padded(biases: Given, weights: Sequence[Tensor]) -> Given:
@@ -121,7 +121,7 @@ def side_by_side(tensors: Given) -> Tensor | None:
     return first.as_strided((sum(t.shape[0] for t in tensors if t is not None), *first.shape[1:]), first.stride())
 
 
-class _Products(Function):
+class Products(Function):
     @staticmethod
     def forward(
         ctx, x: Tensor, whole: Tensor | None, transposed: bool, dim: int | None, axis: MeshAxis | None,
