@@ -270,6 +270,8 @@ class Parallelism:
     servers          data-parallel ranks that are parameter servers (Li et al. 2014): each has a shard of the weights,
                      and alone its optimizer state; the others push gradients to it and pull weights from it
     staleness        of servers: gradients are of the weights so many updates before the newest; None or 0: of these
+    tp_overlap       chunks into which a gather before column-parallel products, or a sum after a row-parallel one, is
+                     cut, so that one is sent while another is multiplied; None or 1: they follow one another
     """
 
     dp: int | None = None
@@ -297,6 +299,7 @@ class Parallelism:
     compression_rate: float | None = None
     servers: int | None = None
     staleness: int | None = None
+    tp_overlap: int | None = None
 
     def __post_init__(self) -> None:
         for name in SIZES:

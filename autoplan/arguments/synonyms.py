@@ -14,6 +14,7 @@ OF_PARALLELISM = (
     "dp", "tp", "pp", "zero", "micro_batch", "pipeline_schedule", "virtual_stages", "recompute", "sequence_parallel",
     "offload", "tensor", "tensor_system", "local_steps", "cp", "ep", "cp_attention", "dp_replicate", "etp",
     "outer_optimizer", "compression", "compression_rank", "gossip", "compression_rate", "servers", "staleness",
+    "tp_overlap",
 )  # fmt: skip
 Z_LOSS = "model code for it: the loss has coefficient * logits.logsumexp(-1).square().mean() of each router added"
 EXPERT_CHOICE = "model code for it: a router's topk over the tokens of a row, for each expert"
@@ -42,6 +43,7 @@ PARALLELISM_NAMES: Mapping[str, str] = {
     "tensor_parallel": "tp", "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "mp": "tp",
     "model_parallel": "tp", "pp_size": "pp", "pipeline": "pp", "pipeline_parallel": "pp",
     "pipeline_parallel_size": "pp", "pipeline_model_parallel_size": "pp", "zero1": "zero=1", "zero2": "zero=2",
+    **dict.fromkeys(("tp_comm_overlap", "async_tp", "enable_async_tensor_parallel"), "tp_overlap: chunks, 4 say"),
     "zero3": "zero=3", "zero_stage": "zero", "stage": "zero", "sp": "sequence_parallel",
     "hsdp": "zero=3 with dp_replicate=N", "replicas": "dp_replicate", "data_parallel_replicate_degree": "dp_replicate",
     "context_parallel": "cp", "context_parallel_size": "cp", "cp_size": "cp", "cp_comm_type": "cp_attention",

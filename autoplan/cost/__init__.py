@@ -9,6 +9,7 @@ Modules, each importing only those before it:
     operators           operators on one device
     single_steps        the one collective between two layouts
     prices              the price list of one mesh
+    chunk_seconds       redistributions in chunks beside products
     server_links        parameter servers' pushes and pulls
     zero_shares         what ranks of the data axis hold
     zero_costs          seconds of ZeRO's collectives

@@ -77,6 +77,7 @@ class Prices:
     direct        a redistribution is a single step, and no way over several is sought: for problems over several axes,
                   which compose their ways themselves
     hides         the sum of an input's gradient may run under weights' gradients (``redistribution.hidden``)
+    chunks        into how many a redistribution beside a product may be cut; the quickest is taken (``chunk_seconds``)
     """
 
     mesh: Mesh
@@ -89,6 +90,7 @@ class Prices:
     reduced: float | None = None
     direct: bool = False
     hides: bool = True
+    chunks: tuple[int, ...] = (1,)
     moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
         default_factory=dict, repr=False
     )
@@ -278,8 +280,9 @@ class Prices:
         if step.spec:
             forward_s, backward_s = step_seconds(step, itemsize, self.mesh, ClusterLinks(self.topology))
         else:
-            forward_s = self.group_s(step.forward, step.forward_bytes, step.axes)
-            backward_s = self.group_s(step.backward, step.backward_bytes, step.axes)
+            ahead, back = step.chunks, step.chunks_back
+            forward_s = ahead * self.group_s(step.forward, step.forward_bytes // ahead, step.axes)
+            backward_s = back * self.group_s(step.backward, step.backward_bytes // back, step.axes)
         return Cost(copy_s + forward_s, copy_s + backward_s if carries and self.training else 0.0)
 
     def under_products_s(self, collective_s: float, products_s: float) -> float:

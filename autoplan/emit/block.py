@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from autoplan.emit.biased_products import biased
-from autoplan.emit.column_products import NO_LINES, ColumnProducts, Lines
+from autoplan.emit.column_products import NO_LINES, ColumnProducts, Lines, RowProduct
 from autoplan.emit.naming import module_attributes
 from autoplan.emit.random_arguments import (
     FIRST,
@@ -95,6 +95,8 @@ def emit_body(
             lines += emit_column(shared.column[name], scope, indent)
         elif name in shared.elsewhere:
             continue
+        elif name in shared.rows:
+            lines.append(emit_row(shared.rows[name], scope, indent))
         elif name in again and isinstance(statement, Compute) and statement.op == MIXTURE:
             lines.append(emit_compute(statement, scope, indent, KEEPS))
         elif name in again:
@@ -114,14 +116,33 @@ def emit_column(call: ColumnProducts, scope: Scope, indent: int) -> list[str]:
     if call.move is not None:
         step = call.move.collectives[0]
         said = f"backward: {step.backward} {size_text(step.backward_bytes)}, under the weights' gradients"
+        gather = f"{step.forward} {size_text(step.forward_bytes)}"
         if call.again:
-            gather = f"{step.forward} {size_text(step.forward_bytes)}"
-            said = f"forward: {gather}, again in a backward that recomputes; {said}"
+            said = f"again in a backward that recomputes; {said}"
+        if call.chunks > 1:
+            gather = chunks_text(step.forward, step.forward_bytes, call.chunks)
+        if call.again or call.chunks > 1:
+            said = f"forward: {gather}{', ' if call.again else '; '}{said}"
         axis = axis_source(step.axis)
     pairs = zip(results, call.products, strict=True)
     notes = [f"{' ' * indent}# {name} {scope.comment(product.value)}" for name, product in pairs]
     targets = ", ".join(results) if len(results) > 1 else f"({results[0]},)"
     return [*notes, commented(f"{targets} = {call.source(scope, axis)}", said, indent)]
+
+
+def emit_row(call: RowProduct, scope: Scope, indent: int) -> str:
+    """The line of a product in chunks and its sum."""
+    (step,) = call.move.collectives
+    said = [f"forward: {chunks_text(step.forward, step.forward_bytes, step.chunks)}"]
+    if step.backward:
+        said.append(f"backward: {chunks_text(step.backward, step.backward_bytes, step.chunks_back)}")
+    code = f"{scope(call.move.value.name)} = {call.source(scope, axis_source(step.axis))}"
+    return commented(code, "; ".join((*said, shape_comment(call.move.value, scope.live))), indent)
+
+
+def chunks_text(kind: str, bytes: int, chunks: int) -> str:
+    """ "all-gather 4 MiB in 4 chunks, under the product"."""
+    return f"{kind} {size_text(bytes)} in {chunks} chunks, under the product"
 
 
 def emit_again(statement: Statement, scope: Scope, indent: int, gathered: bool = False) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from autoplan.emit.biased_products import fused_biases
 from autoplan.ir.graph import Ref
 from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement
+from autoplan.redistribution.chunks import chunked_sums
 
 GATHER, REDUCE = "all_gather", "all_reduce"
 PRODUCTS = ("aten.linear.default", "aten.matmul.default")
@@ -20,7 +21,7 @@ PRODUCTS = ("aten.linear.default", "aten.matmul.default")
 class ColumnProducts:
     """``q, k, v = column_linear(x, (q_weight, k_weight, v_weight), self.tp)`` (``runtime.ops.column_linear``).
 
-    move      the redistribution; one that gathers once is a line of its own before; None: ``joined_linear``
+    move      the redistribution; one that gathers once, and whole, is a line of its own before; None: ``joined_linear``
     products  in the order of the program
     biases    of each, None where it has none
     results   the value that each gives: itself, or the sum with its bias
@@ -44,7 +45,12 @@ class ColumnProducts:
     @property
     def has_line(self) -> bool:
         """Whether the redistribution is a line before the call."""
-        return self.gathers and not self.again
+        return self.gathers and not self.again and self.chunks == 1
+
+    @property
+    def chunks(self) -> int:
+        """Into how many what is gathered is cut."""
+        return 1 if self.move is None else self.move.collectives[0].chunks
 
     @property
     def side_by_side(self) -> tuple[tuple[str, ...], ...]:
@@ -59,6 +65,8 @@ class ColumnProducts:
     def called(self) -> str:
         if self.move is None:
             return "joined_linear"
+        if self.chunks > 1:
+            return "chunked_linear"
         return "regathered_linear" if self.again else "gathered_linear" if self.gathers else "column_linear"
 
     def source(self, name_of: Callable[[str], str], axis: str) -> str:
@@ -69,14 +77,31 @@ class ColumnProducts:
         else:
             given = [name_of(self.move.source), *([name_of(self.move.value.name)] if self.has_line else [])]
             given += [weights, *(map(repr, self.move.collectives[0].dims)), axis]
+            given += [str(self.chunks)] if self.chunks > 1 else []
             given += ["keeps(self)"] if self.again else []
         if any(self.biases):
             given.append(f"biases={tuple_of('None' if bias is None else name_of(bias) for bias in self.biases)}")
         if self.products[0].op == "aten.matmul.default":
             given.append("transposed=True")
-        if self.apart:
+        if self.apart and self.chunks == 1:  # of chunks each is
             given.append(f"apart={self.apart}")
         return f"{self.called}({', '.join(given)})"
+
+
+@dataclass(frozen=True)
+class RowProduct:
+    """``o_proj_scattered = row_linear(x, o_proj_weight, 1, self.tp, 4)`` (``runtime.ops.chunked_linear``)."""
+
+    product: Compute
+    move: Move
+
+    def source(self, name_of: Callable[[str], str], axis: str) -> str:
+        """The call, without what it is assigned to."""
+        (step,) = self.move.collectives
+        dim = repr(step.dims[0]) if step.dims else "None"
+        given = [*map(name_of, self.product.reads), dim, axis, str(step.chunks)]
+        given += ["transposed=True"] if self.product.op == "aten.matmul.default" else []
+        return f"row_linear({', '.join(given)})"
 
 
 def tuple_of(sources: Iterable[str]) -> str:
@@ -91,16 +116,19 @@ class Lines:
     fused     sums that are written with the product that they add a bias to, and this product
     column    products that one call computes, by the first of them
     in_place  sums over an axis that are taken where the product lies: nobody else reads it
+    rows      products in chunks with the redistribution of what they give, by the value of that
     """
 
     fused: Mapping[str, str]
     column: Mapping[str, ColumnProducts]
     in_place: frozenset[str] = frozenset()
+    rows: Mapping[str, RowProduct] = field(default_factory=dict)
 
     @staticmethod
     def of(block: LoweredBlock) -> Lines:
         column = column_products(block)
-        return Lines(fused_biases(block), column, reduced_in_place(block, column.values()))
+        rows = {name: RowProduct(*pair) for name, pair in chunked_sums(block).items()}
+        return Lines(fused_biases(block), column, reduced_in_place(block, column.values()), rows)
 
     @cached_property
     def line_of(self) -> dict[str, str]:
@@ -110,7 +138,7 @@ class Lines:
             names = [*(p.value.name for p in call.products), *call.results]
             moved = [] if call.move is None or call.has_line else [call.move.value.name]
             found |= dict.fromkeys([*names, *moved], call.results[0])
-        return found
+        return found | {call.product.value.name: name for name, call in self.rows.items()}
 
     @cached_property
     def elsewhere(self) -> frozenset[str]:

@@ -40,6 +40,7 @@ class Collective:
     spec     of a permute and an exchange: for each tensor dim the group's axes that split it, outermost first, before
              and after: "x y, - -> y, x" (autoplan.redistribution.exchange.messages)
     shape    of an exchange: the tensor that the group's members share
+    chunks   into how many it is cut beside a product (``redistribution.chunks``), which divide it; 1: it is whole
     """
 
     op: str
@@ -51,6 +52,12 @@ class Collective:
     backward_bytes: int
     spec: str = ""
     shape: tuple[int, ...] = ()
+    chunks: int = 1
+
+    @property
+    def chunks_back(self) -> int:
+        """Of the backward: gathered chunks' gradient is summed whole, a scattered sum's is gathered in chunks."""
+        return self.chunks if self.op == "reduce_scatter" else 1
 
     @property
     def axis(self) -> str:

@@ -26,6 +26,7 @@ from autoplan.ir.typed_program import (
 )
 from autoplan.lower.joined import joined_products
 from autoplan.redistribution import follow, redistribute, simplify
+from autoplan.redistribution.chunks import check_cut
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.rules.nn.expert_capacity import limit_of_rows
 from autoplan.rules.registry import rule_of
@@ -184,7 +185,9 @@ def lower_block(
     statements = tuple(body.statements)
     computed = frozenset(again if selects else ())
     joined = joined_products(block, statements, parameters, computed, moved) if hides else ()
-    return LoweredBlock(block.name, inputs, externals, parameters, buffers, statements, outputs, again, moved, joined)
+    found = LoweredBlock(block.name, inputs, externals, parameters, buffers, statements, outputs, again, moved, joined)
+    check_cut(found)
+    return found
 
 
 def lower_constants(

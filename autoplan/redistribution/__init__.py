@@ -18,6 +18,7 @@ Modules, each importing only those before it:
     follow             the layout after a written step
     common_refinement  layouts across a reshape
     hidden             those whose backward runs under weights' gradients
+    chunks             those that are cut beside a product
 """
 
 from autoplan.errors import LayoutError

@@ -35,4 +35,4 @@ def follow(
                 raise ValueError(f"{step.op}: dim {dim} of {type.shape} doesn't divide by {' '.join(layout.dims[dim])}")
         held = tuple(held_elements(x, type.shape, mesh) * itemsize for x in (here, there))
         written = write(found, step.axes, step.dims, (held[0], held[1]), carries_gradient)
-    return simplify(there, mesh, carries_gradient, type.shape), written
+    return simplify(there, mesh, carries_gradient, type.shape), replace(written, chunks=step.chunks)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block, Node, Ref
 from autoplan.ir.mesh import Mesh
+from autoplan.rules.strategies import Strategy
 
 PRODUCTS = ("aten.linear.default", "aten.matmul.default")
 STEPS = ("to_replicate", "all_gather")
@@ -38,6 +39,11 @@ def is_product(node: Node, matrices: set[str]) -> bool:
     return node.op in PRODUCTS and not node.kwargs and len(refs) == 2 and refs[1] in matrices
 
 
+def is_plain(strategy: Strategy) -> bool:
+    """Whether the operator runs as it is on each rank's operands."""
+    return not any(way.body or way.scaled for _, way in strategy.axes)
+
+
 def hidden_hops(block: Block, choice: BlockChoice, mesh: Mesh) -> dict[int, tuple[Node, ...]]:
     """Of the hops of a choice, by their numbers, those whose backward runs under weights' gradients, and the products
     that give these."""
@@ -54,8 +60,7 @@ def hidden_hops(block: Block, choice: BlockChoice, mesh: Mesh) -> dict[int, tupl
             strategy, weight = strategies[node.name], node.operands[1]
             if strategy.input(0, len(types[hop.value].shape), mesh) != hop.target:
                 continue
-            plain = not any(way.body or way.scaled for _, way in strategy.axes)
-            readers.append(node if plain and strategy.input(1, 2, mesh) == met[weight] else None)
+            readers.append(node if is_plain(strategy) and strategy.input(1, 2, mesh) == met[weight] else None)
         if readers and None not in readers:
             found[number] = tuple(node for node in readers if node is not None)
     return found

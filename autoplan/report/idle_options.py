@@ -78,6 +78,12 @@ def unsequenced(record: PlanRecord) -> str:
     return "" if split else "no activation between tensor-parallel operators lies split along a sequence"
 
 
+def nothing_cut(record: PlanRecord) -> str:
+    if record.chosen.parallelism.tp_overlap:
+        return ""
+    return "no gather before a product, and no sum after one, has rows on a rank that divide into as many chunks"
+
+
 def without_context(record: PlanRecord) -> str:
     return "" if (record.chosen.parallelism.cp or 1) > 1 else "the plan has cp=1; give cp=2 or more"
 
@@ -119,13 +125,14 @@ RATES = {
     "OneCycleLR": "lr_schedule='OneCycleLR' sets every rate from its max_lr",
     "CyclicLR": "lr_schedule='CyclicLR' sets every rate from its base_lr and max_lr",
 }
-OFF = {"zero": 0, "dp_replicate": 1, "recompute": "none", "offload": "none", "sequence_parallel": False, "etp": 1}
+OFF = {"zero": 0, "dp_replicate": 1, "recompute": "none", "offload": "none", "sequence_parallel": False, "etp": 1,
+       "tp_overlap": 1}  # fmt: skip
 """Values under which a field asks for nothing."""
 NEEDS: Mapping[str, Reason] = {
     "zero": unshared, "dp_replicate": replicated, "recompute": unrepeated, "offload": offloaded,
     "pipeline_schedule": unpipelined, "sequence_parallel": unsequenced, "cp_attention": without_context,
     "etp": without_experts, "reduce_dtype": unsummed, "statistics": one_microbatch, "randomness": nothing_drops,
-    "seed": nothing_drawn, "learning_rate": own_rate,
+    "seed": nothing_drawn, "learning_rate": own_rate, "tp_overlap": nothing_cut,
 }  # fmt: skip
 ALWAYS = (
     "dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "tensor", "tensor_system", "local_steps",

@@ -58,6 +58,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"ZeRO-{p.zero}" if p.zero else "",
         f"{p.dp_replicate} replicas" if (p.dp_replicate or 1) > 1 else "",
         "sequence parallel" if p.sequence_parallel else "",
+        f"tensor collectives in {p.tp_overlap} chunks" if (p.tp_overlap or 1) > 1 else "",
         f"offload {p.offload}" if p.offload else "",
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
         CP_WORDS[p.cp_attention] if p.cp_attention else "",

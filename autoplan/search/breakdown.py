@@ -95,7 +95,7 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
             for moved in prices[segment.block].moves:
                 runs, cheap = 1 + int(full), int(part) * moved.again
                 yield moved.step.axis, m * runs * (moved.forward_s - moved.hidden_forward_s)
-                yield moved.step.axis, m * cheap * (moved.forward_s - moved.hidden_again_s)
+                yield moved.step.axis, m * cheap * (moved.again_s - moved.hidden_again_s)
                 if loads.data.prices.training:
                     yield moved.step.axis, m * (moved.backward_s - moved.hidden_backward_s)
         yield loads.data.axis, m * (loads.exposed_s(at) + sum(loads.chain.gathered_late_s(at)))

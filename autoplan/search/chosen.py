@@ -73,6 +73,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         cp_attention=s.cp_attention or None,
         dp_replicate=s.dp_replicate,
         tensor_system=s.tensor_system or None,
+        tp_overlap=most_chunks(found),
         local_steps=s.local_steps if s.local_steps > 1 else None,
         outer_optimizer=s.outer_optimizer or None,
         gossip=s.gossip or None,
@@ -82,6 +83,13 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         servers=s.servers or None,
         staleness=s.versions - 1 if s.servers else None,
     )
+
+
+def most_chunks(found: Evaluated) -> int | None:
+    """Into how many chunks redistributions beside products are cut; None where none is."""
+    hops = (hop for block in found.point.blocks for hop in block.hops)
+    most = max((step.chunks for hop in hops for step in hop.steps or ()), default=1)
+    return most if most > 1 else None
 
 
 def splits_sequence(layout: Layout) -> bool:

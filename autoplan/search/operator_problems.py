@@ -39,6 +39,11 @@ def uses_tensor_axis(parallelism: Parallelism) -> bool:
     return (parallelism.tp or 1) > 1
 
 
+def chunks_tried(parallelism: Parallelism) -> tuple[int, ...]:
+    """``Prices.chunks`` under what is pinned."""
+    return (parallelism.tp_overlap or 1,)
+
+
 Systems = tuple[str, str, tuple[str, ...]]
 # sizes of ep, cp and the factors of tp, the systems on cp and tp and axes beside ep that split experts, rows of a
 # microbatch, dp where operators communicate along it, whether the schedule splits the backward
@@ -57,6 +62,7 @@ class OperatorProblems:
     quick          one problem is solved for each tensor axis; its fastest operators are priced for other microbatches
     rounds         of schedules, by their sizes and a stage's devices (``floors.rounds``)
     wider          the same problems where less is asked: what is best there, and does what is asked here, is best here
+    chunks         of ``Prices.chunks``
     """
 
     prepared: Prepared
@@ -77,8 +83,9 @@ class OperatorProblems:
     lines: dict[Line, float | None] = field(default_factory=dict)
     collectives: dict[Links, float] = field(default_factory=dict)
     messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict)
-    listed: dict[tuple[Mesh, bool], Prices] = field(default_factory=dict)
+    listed: dict[tuple[Mesh, bool, tuple[int, ...]], Prices] = field(default_factory=dict)
     rounds: dict[tuple[str, int, int, int, int], float] = field(default_factory=dict)
+    chunks: tuple[int, ...] = (1,)
 
     @cached_property
     def split_sizes(self) -> SplitSizes:
@@ -92,24 +99,25 @@ class OperatorProblems:
     def pinned_to(self, parallelism: Parallelism, quick: bool = False) -> OperatorProblems:
         """The problems under other pinned fields: these, where the fields say the same, else with nothing solved."""
         split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
-        if (split, sequence) == (self.split_weights, self.sequence):
+        chunks = chunks_tried(parallelism)
+        if (split, sequence, chunks) == (self.split_weights, self.sequence, self.chunks):
             return self
-        asks_more = (split or not self.split_weights) and self.sequence in (None, sequence)
+        asks_more = (split or not self.split_weights) and self.sequence in (None, sequence) and chunks == self.chunks
         return OperatorProblems(
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored, quick,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
             lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
-            rounds=self.rounds,
+            rounds=self.rounds, chunks=chunks,
         )  # fmt: skip
 
     def prices(self, mesh: Mesh, schedule: str = "") -> Prices:
         """The price list of a mesh without its pipeline axis; nothing hides under what a schedule computes apart."""
-        key = (mesh, not splits(schedule))
+        key = (mesh, not splits(schedule), self.chunks)
         if key not in self.listed:
             self.listed[key] = Prices(
                 mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes,
                 self.stored, self.reduced, direct=len(mesh.operator_axes) > 1, hides=key[1], lines=self.lines,
-                collectives=self.collectives, messages=self.messages,
+                collectives=self.collectives, messages=self.messages, chunks=self.chunks,
             )  # fmt: skip
         return self.listed[key]
 

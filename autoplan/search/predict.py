@@ -63,15 +63,21 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
             step, m = moved.step, found.candidate.microbatches
             if step.forward and step.forward_bytes:
                 whole, cheap = m * (runs + again), m * partly * moved.again
-                count, kind = whole + cheap, step.forward
-                seconds = count * moved.forward_s
-                hidden_s = whole * moved.hidden_forward_s + cheap * moved.hidden_again_s
-                yield PricedCollective(moved.where, kind, step.axis, step.forward_bytes, count, seconds, hidden_s)
+                count, kind, chunks = whole + cheap, step.forward, step.chunks
+                second = (cheap * moved.again_s, cheap * moved.hidden_again_s)
+                if chunks > 1 and cheap:  # again as one
+                    where = f"{moved.where} (again)"
+                    yield PricedCollective(where, kind, step.axis, step.forward_bytes, cheap, *second)
+                    count, second = whole, (0.0, 0.0)
+                seconds = whole * moved.forward_s + second[0]
+                hidden_s, size = whole * moved.hidden_forward_s + second[1], step.forward_bytes // chunks
+                yield PricedCollective(moved.where, kind, step.axis, size, chunks * count, seconds, hidden_s)
             if step.backward and step.backward_bytes and found.loads.data.prices.training:
                 where, count = f"{moved.where} (backward)", m * runs
                 seconds = count * moved.backward_s
-                hidden_s, kind = count * moved.hidden_backward_s, step.backward
-                yield PricedCollective(where, kind, step.axis, step.backward_bytes, count, seconds, hidden_s)
+                hidden_s, kind, chunks = count * moved.hidden_backward_s, step.backward, step.chunks_back
+                size = step.backward_bytes // chunks
+                yield PricedCollective(where, kind, step.axis, size, chunks * count, seconds, hidden_s)
     yield from messages(found)
     yield from parameter_collectives(found)
 

@@ -59,6 +59,14 @@ KINDS = {
     "sequence, selective": (
         2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective", sequence_parallel=True),
     ),
+    "chunks": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, sequence_parallel=False, tp_overlap=4)),
+    "chunks, recomputed": (
+        4, 2, Parallelism(dp=2, tp=2, pp=1, micro_batch=2, recompute="full", sequence_parallel=True, tp_overlap=2),
+    ),
+    "chunks, sequence, selective": (
+        2, 2,
+        Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective", sequence_parallel=True, tp_overlap=4),
+    ),
     "ring": (4, 2, Parallelism(dp=1, cp=4, tp=1, pp=1, micro_batch=4, cp_attention="ring")),
     "ring, sequence": (
         4, 2, Parallelism(dp=1, cp=2, tp=2, pp=1, micro_batch=4, cp_attention="ring", sequence_parallel=True),
@@ -66,7 +74,7 @@ KINDS = {
 }  # fmt: skip
 """(devices, layers, what is pinned)"""
 FLASH = "aten._scaled_dot_product_flash_attention"
-QUICK = ("recomputed", "sequence, selective")  # tensor, sequence and data axes, ZeRO are among them
+QUICK = ("recomputed", "chunks, sequence, selective")  # tensor, sequence and data axes, ZeRO are among them
 
 
 @pytest.fixture(
@@ -133,15 +141,19 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         again = [loads.backward_s(at, stage.recompute, stage.selective) for stage, at in mine]
         blocks = [found.record.model.segments[k].block for _, at in mine for k in range(*at)]
         moves = [moved for block in blocks for moved in plan.found.point.prices[block].moves]
-        partly = [loads.recomputed(at, stage.recompute, stage.selective)[1] for stage, at in mine]
-        runs = zip(blocks, (part for each in partly for part in each), strict=True)
+        again_of = [loads.recomputed(at, stage.recompute, stage.selective) for stage, at in mine]
+        whole, partly = ([flag for each in again_of for flag in each[place]] for place in (0, 1))
+        runs = zip(blocks, partly, strict=True)
+        repeated = [block for block, full in zip(blocks, whole, strict=True) if full]
         twice = [moved for block, part in runs if part for moved in plan.found.point.prices[block].moves if moved.again]
         slowdown = loads.data.prices.device.overlap_slowdown
         in_full = (1 + slowdown) * trace.microbatches  # of what is hidden: the calls, and what they slow
         ahead_s = in_full * sum(moved.hidden_forward_s for moved in moves)
-        assert (ahead_s > 0) == (plan.found.candidate.cp > 1)  # a ring's blocks hide its sends
+        chunked = found.record.chosen.parallelism.tp_overlap is not None
+        assert (ahead_s > 0) == (plan.found.candidate.cp > 1 or chunked)  # a ring's blocks hide its sends
         wanted_s = trace.microbatches * sum(loads.forward_s(at) for _, at in mine) + ahead_s
         hidden_s = sum(moved.hidden_backward_s for moved in moves) + sum(moved.hidden_again_s for moved in twice)
+        hidden_s += sum(m.hidden_forward_s for block in repeated for m in plan.found.point.prices[block].moves)
         slowed_s = in_full * hidden_s
         once_s = sum(loads.once_s(at)[1] for _, at in mine)
         back_s = trace.microbatches * sum(again) + summed_s + slowed_s + slowdown * once_s

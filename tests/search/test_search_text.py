@@ -42,6 +42,7 @@ from autoplan.search.space.systems import SYSTEMS, read
         ("dp=4, top-k of 0.05", Parallelism(dp=4, compression="topk", compression_rate=0.05)),
         ("dp=4 int8 gradients compression-rate=0.5", Parallelism(dp=4, compression="int8", compression_rate=0.5)),
         ("dp=4, 2 parameter servers, weights 3 updates old", Parallelism(dp=4, servers=2, staleness=3)),
+        ("tp=4, tensor collectives in 2 chunks", Parallelism(tp=4, tp_overlap=2)),
         ("dp=4 powersgd", Parallelism(dp=4, compression="powersgd")),
         ("offload activations, activations of 2 of 4 blocks on the host", Parallelism(offload="activations")),
     ],
@@ -87,7 +88,7 @@ choices = st.builds(
     pipeline_schedule=st.sampled_from(SCHEDULES), virtual_stages=sizes,
     recompute=st.sampled_from(("selective", "full")), sequence_parallel=st.just(True),
     offload=st.sampled_from(OFFLOADS), tensor_system=st.sampled_from(TENSOR_SYSTEMS), local_steps=sizes,
-    dp_replicate=sizes,
+    dp_replicate=sizes, tp_overlap=sizes,
 )  # fmt: skip
 
 

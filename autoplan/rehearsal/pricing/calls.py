@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from autoplan.cost import Prices
 from autoplan.cost.operators.collective_ops import SEND
@@ -48,7 +49,11 @@ def block_calls(share: RankShare) -> Iterator[PricedCall]:
         for moved in block.moves:
             step, span = moved.step, share.plan.span(moved.step.axes)
             if step.forward and step.forward_bytes:
-                yield call_of(share, moved, span, False, m * (uses[index] + again[index] + partly[index] * moved.again))
+                whole, cheap = m * (uses[index] + again[index]), m * partly[index] * moved.again
+                if step.chunks > 1:  # again as one
+                    yield call_of(share, whole_again(moved), span, False, cheap)
+                    cheap = 0
+                yield call_of(share, moved, span, False, whole + cheap)
             if step.backward and step.backward_bytes and share.prices.training:
                 yield call_of(share, moved, span, True, m * uses[index])
 
@@ -56,12 +61,18 @@ def block_calls(share: RankShare) -> Iterator[PricedCall]:
 def call_of(share: RankShare, moved: MovedBytes, span: Span, backward: bool, count: int) -> PricedCall:
     step: Collective = moved.step
     kind, size = (step.backward, step.backward_bytes) if backward else (step.forward, step.forward_bytes)
-    seconds = crossing_s(share.prices, moved, backward=backward)
+    chunks = step.chunks_back if backward else step.chunks
+    seconds, size, count = crossing_s(share.prices, moved, backward=backward) / chunks, size // chunks, chunks * count
     where = f"{moved.where} (backward)" if backward else moved.where
     parts, padding = kind in BY_SIZE or step.op == RING, ring_padding(share, moved) if backward else 0
     return PricedCall(
         where, WIRE.get(kind, kind), span, size, count, seconds, parts, padding, unsized=step.op in BY_VALUE
     )
+
+
+def whole_again(moved: MovedBytes) -> MovedBytes:
+    """Of a gather in chunks, the one that a backward runs which recomputes selectively."""
+    return replace(moved, step=replace(moved.step, chunks=1), forward_s=moved.again_s)
 
 
 def ring_padding(share: RankShare, moved: MovedBytes) -> int:

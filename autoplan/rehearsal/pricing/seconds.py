@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from autoplan.cost.step import straggling
 from autoplan.cost.zero_shares import Held
-from autoplan.rehearsal.pricing.calls import crossing_s
+from autoplan.rehearsal.pricing.calls import crossing_s, whole_again
 from autoplan.rehearsal.pricing.price_check import balance
 from autoplan.rehearsal.pricing.priced_operators import BACKWARD, FORWARD, LAUNCHED, Launched, launched, places_of
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices, RankShare
@@ -145,7 +145,7 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             apart_s = open_s(share, price, backward=True) + exposed_s - slowed_s(share, hidden_s)
             back_s = float(backward_s[segment]) - apart_s - copies_s[1]
             again = [moved for moved in price.moves if moved.again and not share.hosts]
-            gathers_s = sum(crossing_s(share.prices, moved, backward=False) for moved in again)
+            gathers_s = sum(crossing_s(share.prices, whole_again(moved), backward=False) for moved in again)
             gathers_s -= (1 + share.prices.device.overlap_slowdown) * sum(moved.hidden_again_s for moved in again)
             partly_s = (float(chain.again_s[segment]) - gathers_s) * bool(part[place])
             totals[block, BACKWARD] += m * (back_s + (ahead_s if full[place] else partly_s))

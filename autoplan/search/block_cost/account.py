@@ -6,16 +6,18 @@ of what stands in its program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Cost, Operator, Prices
+from autoplan.cost.chunk_seconds import Product, beside_products
 from autoplan.cost.operators.kept_beside import sent_again
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.typed_program import Collective
+from autoplan.redistribution.chunks import chunks_of, products_beside
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
 from autoplan.search.block_cost.live_compiled import CompiledWalk
@@ -29,7 +31,8 @@ class MovedBytes:
     compute.
 
     again           its forward runs again in the backward of a segment that recomputes selectively
-    hidden_again_s  of that run's seconds
+    second_s        of that run, whole where the first is in chunks; None: as the first
+    hidden_again_s  of these
     """
 
     where: str
@@ -39,7 +42,12 @@ class MovedBytes:
     hidden_forward_s: float = 0.0
     hidden_backward_s: float = 0.0
     again: bool = False
+    second_s: float | None = None
     hidden_again_s: float = 0.0
+
+    @property
+    def again_s(self) -> float:
+        return self.forward_s if self.second_s is None else self.second_s
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,8 @@ def price_block(
         sent += [(len(moves) + place, (name, made)) for place, each in enumerate(inside) if each.step in again]
         moves += [MovedBytes(f"{block.name} {name}", **vars(each)) for each in inside]
         alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
-    under = hidden_hops(block, choice, mesh)
+    under, beside = hidden_hops(block, choice, mesh), products_beside(block, choice, mesh)
+    strategies = dict(choice.strategies)
     for number, hop in enumerate(choice.hops):
         found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
         assert found is not None, f"{hop.value} of {block.name} can't go from {hop.source} to {hop.target}"
@@ -135,6 +144,10 @@ def price_block(
                 hidden_s = prices.under_products_s(cost.forward_s, sum(inputs_s[name] for name in products))
                 alone_s[hop.value, hop.target] = cost.forward_s - hidden_s
                 moved = replace(moved, hidden_again_s=hidden_s)
+            if number in beside and (chunks := chunks_of(hop)) > 1:
+                pairs = [(operators[node.name], strategies[node.name]) for node in beside[number]]
+                moved, more = cut_in_chunks(prices, replace(step, chunks=chunks), moved, pairs, hop.value in carries)
+                total += more
             moves.append(moved)
             sent.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
@@ -165,6 +178,22 @@ def price_block(
         live,
         tuple(layout.local_shape(types[name].shape, mesh) for name, layout in choice.parameters),
     )
+
+
+def cut_in_chunks(
+    prices: Prices, step: Collective, moved: MovedBytes, products: Sequence[Product], carries: bool
+) -> tuple[MovedBytes, Cost]:
+    """A redistribution in chunks beside products, and what it takes more than whole."""
+    cost = prices.step(step, carries)
+    beside = beside_products(prices, step, cost, products)
+    whole = Cost(moved.forward_s, moved.backward_s)
+    found = replace(
+        moved, step=step, forward_s=cost.forward_s, backward_s=cost.backward_s, second_s=moved.forward_s,
+        hidden_forward_s=beside.hidden_forward_s,
+        hidden_backward_s=moved.hidden_backward_s + beside.hidden_backward_s,
+    )  # fmt: skip
+    ahead_s, back_s = cost.forward_s - whole.forward_s, cost.backward_s - whole.backward_s
+    return found, beside.cost + Cost(ahead_s, back_s)
 
 
 def live_of(

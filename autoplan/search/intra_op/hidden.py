@@ -12,8 +12,7 @@ import numpy as np
 
 from autoplan.ir.layout import Layout
 from autoplan.ir.typed_program import Collective
-from autoplan.redistribution.hidden import STEPS
-from autoplan.rules.strategies import Strategy
+from autoplan.redistribution.hidden import STEPS, is_plain
 from autoplan.search.intra_op.flows import LayoutPaths
 from autoplan.search.intra_op.problem_inputs import OperatorInputs
 from autoplan.search.intra_op.shared_decisions import OperatorKey
@@ -99,7 +98,3 @@ class HiddenSums:
             inputs_s = min((cost.backward_s - cost.weights_s for cost in costs), default=0.0)
             self.products_s[key, taken] = inputs_s, min((cost.weights_s for cost in costs), default=0.0)
         return self.products_s[key, taken]
-
-
-def is_plain(strategy: Strategy) -> bool:
-    return not any(way.body or way.scaled for _, way in strategy.axes)

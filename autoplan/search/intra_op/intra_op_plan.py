@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoplan.cost import Device, Prices
+from autoplan.cost import Device, Operator, Prices
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block, TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.account import BlockCost, price_block
+from autoplan.search.intra_op.chunked import in_chunks
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.problem_inputs import OperatorInputs
 from autoplan.search.intra_op.shared_decisions import GroupKey
@@ -77,8 +78,11 @@ def priced_plan(
 
 def block_choices(form: OperatorInputs, problem: Problem, solution: Solution) -> tuple[BlockChoice, ...]:
     """One choice for each block of the model, with every redistribution that it needs."""
-    reader = _Reader(form, problem, solution)
-    return tuple(reader.block(index, block) for index, block in enumerate(form.model.blocks))
+    reader, pairs = _Reader(form, problem, solution), zip(form.model.blocks, form.operators, strict=True)
+    return tuple(
+        in_chunks(block, reader.block(index, block), operators, form.prices)
+        for index, (block, operators) in enumerate(pairs)
+    )
 
 
 class _Reader:
@@ -125,10 +129,13 @@ class _Reader:
                 yield Hop(tensor.name, *ends, steps)
 
 
-def with_steps(block: Block, choice: BlockChoice, prices: Prices) -> BlockChoice | None:
+def with_steps(
+    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices
+) -> BlockChoice | None:
     """The same layouts with the steps that are cheapest at these sizes; None where there is no way."""
     types, carries = block.types(), block.carries_gradient()
     steps = [prices.move_steps(types[h.value], h.source, h.target, h.value in carries) for h in choice.hops]
     if None in steps:
         return None
-    return replace(choice, hops=tuple(replace(h, steps=s) for h, s in zip(choice.hops, steps, strict=True)))
+    hops = tuple(replace(h, steps=s) for h, s in zip(choice.hops, steps, strict=True))
+    return in_chunks(block, replace(choice, hops=hops), operators, prices)

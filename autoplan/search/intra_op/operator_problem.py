@@ -103,8 +103,8 @@ class OperatorProblem:
         for index, block in enumerate(point.blocks):
             if any(strategy not in options[index, name] for name, strategy in block.strategies):
                 return None
-        pairs = zip(self.form.model.blocks, point.blocks, strict=True)
-        choices = [with_steps(block, choice, self.form.prices) for block, choice in pairs]
+        each = zip(self.form.model.blocks, point.blocks, self.form.operators, strict=True)
+        choices = [with_steps(block, choice, operators, self.form.prices) for block, choice, operators in each]
         found = tuple(choice for choice in choices if choice is not None)
         return priced_plan(self.form, found, point.solution) if len(found) == len(choices) else None
 

@@ -21,7 +21,7 @@ for form a tree over its layouts (shared flow), so a redistribution that two con
 One to three axes are searched. An operator's strategies are products of those on the single axes, and a tensor's
 layouts mixtures of the states met on them (``flows.mixtures``); an arc changes one axis, or several alike, and costs
 its single step (``Prices.direct``), or over one axis the cheapest way, less what weights' gradients hide of its
-backward (``hidden``). What a named system asks
+backward (``hidden``) and what chunks save (``chunked``). What a named system asks
 narrows the options (``System.ways``) and the boundary's and the stored layouts. Options and arcs that no optimum needs
 stay: they are 3 to 15% of the variables, and to find them takes longer than to solve the problem with them.
 
@@ -44,6 +44,7 @@ from autoplan.cost.operators.kept_beside import bytes_beside
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.layout import Layout
 from autoplan.rules.strategies import Strategy
+from autoplan.search.intra_op.chunked import ChunkedArcs
 from autoplan.search.intra_op.flows import ArcPrices, LayoutPaths, ways
 from autoplan.search.intra_op.hidden import HiddenSums
 from autoplan.search.intra_op.problem_inputs import OperatorInputs
@@ -192,8 +193,13 @@ def build(form: OperatorInputs, template: Template | None = None, seconds: Secon
     seconds = operators_s(form, form.prices) if seconds is None else seconds
     prices = ArcPrices(form.mesh, form.searched, form.prices.move_s)
     arcs_s, hidden = [prices.arcs_s(ways) for ways in template.ways], HiddenSums(form)
+    chunked = ChunkedArcs(form, hidden)
+
+    def arc_s(value: Value, ways: LayoutPaths) -> np.ndarray:
+        return arcs_s[value.ways] - hidden.arcs_s(value, ways) - chunked.saved_s(value, ways)
+
     tensors = (
-        tensor(form, value, ways, arcs_s[value.ways] - hidden.arcs_s(value, ways), hidden.again_s(value, ways))
+        tensor(form, value, ways, arc_s(value, ways), hidden.again_s(value, ways))
         for value in template.values
         for ways in (template.ways[value.ways],)
     )

@@ -262,7 +262,8 @@ def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int,
     for tp in divisors(devices):
         if pinned.tp not in (None, tp) or (pinned.tp is None and tp > limits.node):
             continue
-        if (pinned.sequence_parallel or pinned.tensor_system) and tp == 1:  # what is split is split along this axis
+        split = pinned.sequence_parallel or pinned.tensor_system or (pinned.tp_overlap or 1) > 1
+        if split and tp == 1:  # what is split is split along this axis
             continue
         for pp in divisors(devices // tp):
             dp = devices // tp // pp

@@ -50,7 +50,7 @@ FIELDS: Mapping[str, object] = {
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
-    "compression_rate": 1.0,
+    "compression_rate": 1.0, "tp_overlap": 1,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -163,6 +163,7 @@ def _phrases() -> Iterator[Phrase]:
     yield word("zero", "fsdp", 3)
     yield phrase(r"(\d+) replicas(?! averaged)", lambda m: {"dp_replicate": int(m[1])})
     yield word("sequence_parallel", "sequence[ -]parallel", True)
+    yield phrase(r"tensor collectives in (\d+) chunks", lambda m: {"tp_overlap": int(m[1])})
     yield phrase(rf"offload ({'|'.join((*OFFLOADS, ON_DISK))})", lambda m: {"offload": m[1].lower()})
     yield phrase(r"activations of \d+ of \d+ blocks on the host", lambda m: {"offload": "activations"})
     yield phrase(r"(2d|2\.5d|3d) tensor parallel", lambda m: {"tensor_system": m[1].lower()})

@@ -85,7 +85,16 @@ def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         pinned.cp == 1 and pinned.cp_attention, f"cp_attention={pinned.cp_attention!r} with cp=1",
         "it says how attention is split over cp", "give cp=2 or more, or leave it out",
     )  # fmt: skip
-    splits = order == "zero-bubble"
+    splits, chunks = order == "zero-bubble", pinned.tp_overlap or 1
+    yield (
+        splits and chunks > 1, f"tp_overlap={chunks} with pipeline_schedule='zero-bubble'",
+        "its backward asks for inputs' and weights' gradients apart, and a product in chunks gives both at once",
+        "leave it out, or use pipeline_schedule='interleaved'",
+    )  # fmt: skip
+    yield (
+        chunks > 1 and pinned.tp == 1, f"tp_overlap={chunks} with tp=1",
+        "it cuts collectives over the tensor axis", "give tp=2 or more, or leave it out",
+    )  # fmt: skip
     yield (
         splits and pinned.zero == 3, "zero=3 with pipeline_schedule='zero-bubble'",
         "parameters would be given back between the two passes of a backward, and gradients come out wrong",
