@@ -10,10 +10,10 @@ from autoplan.cluster import ClusterSpec
 from autoplan.models.named import resolve_model
 from tests.bench.recipes.adapters import with_adapters
 from tests.bench.recipes.clusters import NODES
-from tests.bench.recipes.document import parts
+from tests.bench.recipes.document import NOT_RUN, lines_of, parts
 from tests.bench.recipes.price import JobPlans, Planned, job_plans_of, plan_job
 from tests.bench.recipes.row import Job, Recipe, Refused, understood
-from tests.bench.recipes.shapes import ATTENTION, EVERY, SHAPES, UNKNOWN, nanotron, nemotron
+from tests.bench.recipes.shapes import ATTENTION, EVERY, FUSED, SHAPES, UNKNOWN, nanotron, nemotron
 
 FIELDS = ("id", "model", "gpu", "n_gpus", "global_batch", "micro_batch", "seq", "dp", "tp", "cp", "pp",
           "virtual_stages", "ep", "etp", "fsdp", "zero", "recompute", "precision", "source")  # fmt: skip
@@ -54,8 +54,20 @@ def test_recipes_that_train_adapters_alone_have_them_beside_frozen_weights() -> 
     assert isinstance(tuned, Recipe) and tuned.job.adapters == EVERY and "rank 16" in tuned.notes[0]
     benchmark = understood(row(model="llama2_70b_lora", seq="", global_batch="8", n_gpus="8"))
     assert isinstance(benchmark, Recipe) and (benchmark.job.adapters, benchmark.job.seq) == (ATTENTION, 8192)
-    whole = understood(row(source="AutoModel", model="Llama3 70B", global_batch="128"))
-    assert isinstance(whole, Recipe) and not whole.job.adapters
+    summary = "Megatron-Bridge@067f987d performance summary"
+    fused = understood(row(source=summary, n_gpus="8", global_batch="32", tp="2", pp="4"))
+    assert isinstance(fused, Recipe) and fused.job.adapters == FUSED and "LLAMA3_70B (LoRA) on 8" in fused.text
+    for whole in (row(source="AutoModel", model="Llama3 70B", global_batch="128"), row(source=summary, n_gpus="32")):
+        read = understood(whole)
+        assert isinstance(read, Recipe) and not read.job.adapters
+
+
+@pytest.mark.parametrize(("devices", "layers"), [("32", "7"), ("96", "21"), ("192", "42"), ("576", "")])
+def test_a_model_cut_down_for_fewer_devices_has_the_layers_that_were_run(devices: str, layers: str) -> None:
+    read = understood(row(source="dgxc-benchmarking@1b9bb6b", model="Llama3.1-405B", n_gpus=devices))
+    assert isinstance(read, Recipe)
+    assert read.job.settings == ((f"num_hidden_layers={layers}",) if layers else ())
+    assert (f"({layers} layers)" in read.text) == bool(layers)
 
 
 def test_an_adapted_model_trains_its_adapters_alone() -> None:
@@ -122,14 +134,32 @@ def test_a_job_is_planned_freely_and_as_pinned() -> None:
     assert job_plans_of(found.to_dict()) == found
 
 
+def cells_of(printed: dict[str, str]) -> list[tuple[str, ...]]:
+    page = f"<!-- table -->\n{printed['table']}\n<!-- end of table -->"
+    return list(lines_of(page).values())
+
+
+PLANS = JobPlans(Planned("dp=4", 1.0, 0.5, 2 * 10**9, 31.0),
+                 {"a": Planned("tp=4", 2.0, 0.25, 10**9, 1.0), "b": Planned(reason="doesn't fit: 9 GB" + 200 * "!")},
+                 80 * 10**9, 3 * 2**30, "2026-11-27")  # fmt: skip
+OTHER = Recipe("c", "c", Job("hf:gpt2", (), "1x4 h100-sxm", 8, 32), recipe("c").pins, ())
+
+
 def test_the_table_tells_theirs_ours_and_what_was_not_run() -> None:
-    plans = JobPlans(Planned("dp=4", 1.0, 0.5, 2 * 10**9, 1.0),
-                     {"a": Planned("tp=4", 2.0, 0.25, 10**9, 1.0), "b": Planned(reason="doesn't fit: 9 GB")},
-                     80 * 10**9, 10**9)  # fmt: skip
-    other = Recipe("c", "c", Job("hf:gpt2", (), "1x4 h100-sxm", 8, 32), recipe("c").pins, ())
-    printed = parts([recipe("a"), recipe("b"), other, Refused("d", "d", "no model")], {JOB: plans})
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed["table"].splitlines()[2:]]
-    assert cells[0][2:8] == ["2.00 s", "1.0 GB", "dp=4", "1.00 s", "2.0 GB", "0.500"]
-    assert cells[1][2] == "doesn't fit: 9 GB" and cells[1][7] == "-"
-    assert cells[2][2] == "not planned in this run" and cells[3][2] == "not planned: no model"
-    assert "ours takes 0.500 of theirs on average over 1 rows; it is more than 0.2% slower in 0" in printed["summary"]
+    printed = parts([recipe("a"), recipe("b"), OTHER, Refused("d", "d", "no model")], {JOB: PLANS}, {})
+    cells = cells_of(printed)
+    assert cells[0][2:] == ("2.00 s", "1.0 GB", "dp=4", "1.00 s", "2.0 GB", "0.5000", "1.0, 31.0", "3.00", "2026-11-27")
+    assert cells[1][2] == PLANS.theirs["b"].reason and cells[1][7] == "-", "all of why it doesn't fit"
+    assert cells[2][2] == NOT_RUN and cells[3][2] == "not planned: no model"
+    for told in ("ours takes 0.500 of theirs on average over 1 rows, from 0.500 to 0.500; it is more than 0.2% slower",
+                 "more than 30 s of the processor in 2 rows: a, b", "more than 2 GiB in 2 of 2 rows"):  # fmt: skip
+        assert told in printed["summary"]
+
+
+def test_a_row_that_is_not_planned_keeps_the_line_of_the_page_unless_it_says_something_else_now() -> None:
+    rows = [recipe("a"), recipe("b")]
+    before = {cells[0]: cells for cells in cells_of(parts(rows, {JOB: PLANS}, {}))}
+    again = parts(rows, {}, before)
+    assert cells_of(again) == list(before.values())
+    assert again["summary"] == parts(rows, {JOB: PLANS}, {})["summary"]
+    assert cells_of(parts([recipe("a", tp=4)], {}, before))[0][2] == NOT_RUN

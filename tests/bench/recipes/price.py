@@ -6,6 +6,7 @@ import resource
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 
 import torch
 
@@ -45,6 +46,7 @@ class Planned:
 class JobPlans:
     """Ours, and theirs by a recipe's name.
 
+    day         on which they were planned
     wall_bytes  of a device, that a plan may fill
     peak_bytes  of this process
     """
@@ -53,6 +55,7 @@ class JobPlans:
     theirs: dict[str, Planned]
     wall_bytes: int
     peak_bytes: int
+    day: str
 
     def to_dict(self) -> dict:
         return asdict(self)
@@ -61,7 +64,7 @@ class JobPlans:
 def job_plans_of(data: dict) -> JobPlans:
     """``JobPlans.to_dict`` undone."""
     theirs = {name: Planned(**one) for name, one in data["theirs"].items()}
-    return JobPlans(Planned(**data["ours"]), theirs, data["wall_bytes"], data["peak_bytes"])
+    return JobPlans(Planned(**data["ours"]), theirs, data["wall_bytes"], data["peak_bytes"], data["day"])
 
 
 def plan_job(job: Job, recipes: Sequence[Recipe]) -> JobPlans:
@@ -78,7 +81,7 @@ def plan_job(job: Job, recipes: Sequence[Recipe]) -> JobPlans:
     theirs = {recipe.name: planned(work, recipe.pins) for recipe in recipes}
     ours = planned(work, Parallelism())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return JobPlans(ours, theirs, cluster.usable_bytes, peak)
+    return JobPlans(ours, theirs, cluster.usable_bytes, peak, date.today().isoformat())
 
 
 def planned(work: SearchState, pins: Parallelism) -> Planned:

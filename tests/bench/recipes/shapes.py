@@ -101,6 +101,7 @@ GROK_1 = Shape(
 )  # fmt: skip
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+FUSED = ATTENTION[:3]
 EVERY = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
 LLAMA_2_LORA = replace(
     llama_2(8192, 28672, 80, 64, 8, 8192), adapters=ATTENTION,
