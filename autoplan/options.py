@@ -377,9 +377,9 @@ class Parallelism:
 
     def mesh(self, microbatches: int | None = None) -> Mesh:
         """A plan's mesh."""
-        data = self.folding.data
-        outer = (self.dp or 1) // data
-        return Mesh.planned(self.pp or 1, outer, data, self.cp or 1, self.tensor_sizes, microbatches)
+        folding = self.folding
+        data, outer = folding.data, (self.dp or 1) // folding.data
+        return Mesh.planned(self.pp or 1, outer, data, self.cp or 1, self.tensor_sizes, microbatches, folding.inner)
 
     def pinned(self) -> dict[str, object]:
         """The fields that are not left to the search."""

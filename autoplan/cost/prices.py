@@ -148,9 +148,9 @@ class Prices:
         return Inside(step, forward_s, backward_s * goes_back, hidden[0], hidden[1] * goes_back)
 
     def sent_s(self, bytes: float, axis: str) -> float:
-        """Seconds of one message from every member of an axis to the next, over the slowest link between two of
-        them."""
-        path = ClusterLinks(self.topology).path(self.mesh.axis(axis))
+        """Seconds of one message from every member of an axis, or of several as one, to the next, over the slowest
+        link between two of them."""
+        path = [each for name in axis.split(",") for each in ClusterLinks(self.topology).path(self.mesh.axis(name))]
         return float(send_seconds(bytes, min((link for _, link in path), key=lambda link: link.bandwidth_bytes_per_s)))
 
     def message_s(self, bytes: float, rank: int, width: int, source: int) -> float:

@@ -21,10 +21,13 @@ MICROBATCHES = "microbatches"  # the keyword by which an exported stage takes ho
 EXPERT, CONTEXT, TENSOR = "ep", "cp", ("tp", "tp2", "tp3")
 """The axis of the experts, that of the context, and the tensor axes, outermost first: ``tp`` alone, or the two or three
 factors of a tensor-parallel group."""
-OPERATOR_AXES = (EXPERT, CONTEXT, *TENSOR)
+INNER_CONTEXT = "cp2"
+CONTEXTS = (CONTEXT, INNER_CONTEXT)
+"""The context's axis, or its two factors where experts are split over the inner one alone, outermost first."""
+OPERATOR_AXES = (EXPERT, *CONTEXTS, *TENSOR)
 """Axes over which operators are split as the search chooses, outermost first."""
 TORCH = tuple(int(part) for part in version("torch").split(".")[:2])
-ZERO_AXES = ("dp", EXPERT, CONTEXT)
+ZERO_AXES = ("dp", EXPERT, *CONTEXTS)
 """Axes over which ZeRO shards the parameters that are whole along them, outermost first."""
 _PART = re.compile(r"(inner|outer)(\d+)")
 
@@ -67,12 +70,16 @@ class Mesh:
         return Mesh(tuple(axes))
 
     @staticmethod
-    def planned(pp: int, dp: int, ep: int, cp: int, tensor: tuple[int, ...], mb: int | None = None) -> Mesh:
+    def planned(
+        pp: int, dp: int, ep: int, cp: int, tensor: tuple[int, ...], mb: int | None = None, inner: int = 1
+    ) -> Mesh:  # fmt: skip
         """The mesh of a plan, in the order in which its axes lie: an experts' or a context's axis of 1 isn't there.
 
         tensor  sizes of the tensor axes, outermost first
+        inner   of cp, the ranks of its inner factor
         """
-        beside = {name: size for name, size in ((EXPERT, ep), (CONTEXT, cp)) if size > 1}
+        contexts = zip(CONTEXTS, (cp // inner, inner), strict=True)
+        beside = {name: size for name, size in ((EXPERT, ep), *contexts) if size > 1}
         virtual = {} if mb is None else {MICROBATCH: mb}
         return Mesh.of(pp=pp, dp=dp, **beside, **dict(zip(TENSOR, tensor, strict=False)), **virtual)
 
@@ -132,6 +139,11 @@ class Mesh:
     def operator_ways(self) -> int:
         """Devices over which operators are split: members along all these axes."""
         return math.prod(self.size(name) for name in self.operator_axes)
+
+    @property
+    def context_size(self) -> int:
+        """Members of a context-parallel group: over both of its axes."""
+        return math.prod(self.size(name) for name in CONTEXTS)
 
     @property
     def tensor_size(self) -> int:

@@ -14,7 +14,7 @@ from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.rules.registry import AxisStrategy
 
-JOINED = ("routed_experts",)
+JOINED = ("routed_experts", "ring_attention")
 """Bodies that communicate over all their axes as one group."""
 
 

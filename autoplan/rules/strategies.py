@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 
 from autoplan.ir.graph import Argument, Node, TensorType
 from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
-from autoplan.ir.mesh import Mesh
+from autoplan.ir.mesh import CONTEXT, INNER_CONTEXT, Mesh
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes
 
 ANY_ROWS: Mapping[str, slice] = {"placed_lookups": slice(1), "routed_experts": slice(3, None)}
 """Bodies that don't mind which rows of the batch a rank has, so that other axes may split them too, and the operands
 that they split for themselves: tables, or experts' weights."""
 
+GO_ROUND = ("ring_attention",)
+"""Bodies on one axis alone, or on both factors of the context's as on one."""
 SYNC_BATCH_NORM = "sync_batch_norm"
 
 
@@ -115,7 +117,7 @@ def fits(
     """
     sizes = factor_sizes(rule, operands, result) if sizes is None else sizes
     chosen = tuple(chosen)
-    if not bodies_agree([s for _, s in chosen]):
+    if not bodies_agree(once_round(chosen)):
         return False
     for factor in {s.factor for _, s in chosen if s.factor in sizes}:
         ways = 1
@@ -126,6 +128,12 @@ def fits(
     tensors = [(t, tuple((a, s.inputs[i]) for a, s in chosen)) for i, t in enumerate(operands)]
     tensors.append((result, tuple((a, s.output) for a, s in chosen)))
     return all(divides(t, states, mesh) for t, states in tensors)
+
+
+def once_round(chosen: Sequence[tuple[str, AxisStrategy]]) -> list[AxisStrategy]:
+    """The strategies of the axes; that of the context's two factors once where one ring goes round both."""
+    outer = [s for axis, s in chosen if axis == CONTEXT and s.body in GO_ROUND]
+    return [s for axis, s in chosen if axis != INNER_CONTEXT or s not in outer]
 
 
 def bodies_agree(chosen: Sequence[AxisStrategy]) -> bool:

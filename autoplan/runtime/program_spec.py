@@ -11,7 +11,7 @@ import torch
 
 from autoplan.ir.buckets import server_ranks, shards
 from autoplan.ir.graph import Parameter, TensorType
-from autoplan.ir.mesh import CONTEXT, EXPERT, MICROBATCH, replicated, whole_axis, zero_axes
+from autoplan.ir.mesh import CONTEXTS, EXPERT, MICROBATCH, replicated, whole_axis, zero_axes
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.ir.typed_program import Lowered, StoredParameter, parameter_sizes
 from autoplan.lower.resized import BatchSizes
@@ -116,7 +116,7 @@ class ProgramSpec:
     def expert_axes(self) -> tuple[str, ...]:
         """Axes of rows over which experts are split (``ir.folding``): parameters lie whole along these otherwise."""
         layouts = [stored.layout for stored in self.lowered.parameters]
-        possible = [axis for axis in (EXPERT, CONTEXT) if self.size(axis) > 1]
+        possible = [axis for axis in (EXPERT, *CONTEXTS) if self.size(axis) > 1]
         return tuple(axis for axis in possible if any(layout.state(axis).kind == "S" for layout in layouts))
 
     @cached_property

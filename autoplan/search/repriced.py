@@ -38,6 +38,7 @@ def candidate_of(record: PlanRecord) -> Candidate:
         "dp": mesh.size("dp"),
         "ep": folding.data,
         "folds": folding.beside,
+        "inner": folding.inner,
         "micro_batch": known["micro_batch"] * folding.data,
         "schedule": parallelism.pipeline_schedule,
         "versions": 1 + (parallelism.staleness or 0),

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from autoplan.ir.choice import Chosen, Hop, StageChoice
 from autoplan.ir.graph import Argument, Model, Node, Parameter, Segment, TensorType, Typed
-from autoplan.ir.mesh import CONTEXT, EXPERT, MICROBATCH, TENSOR, Mesh
+from autoplan.ir.mesh import EXPERT, MICROBATCH, TENSOR, Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Lowered, TypedValue
 from autoplan.lower.after_search import program_of
@@ -35,7 +35,7 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     sizes = small_sizes(dims, program_of(record), mesh)
     small = shrink_model(model, dims, sizes)
     tensor = tuple(mesh.size(axis) for axis in TENSOR if axis in mesh)
-    tp, pp, data, cp = mesh.tensor_size, mesh.size("pp"), mesh.size(EXPERT), mesh.size(CONTEXT)
+    tp, pp, data, cp = mesh.tensor_size, mesh.size("pp"), mesh.size(EXPERT), mesh.context_size
     ep = math.prod(mesh.size(axis) for axis in chosen.parallelism.folding.axes)
     etp = math.prod(mesh.size(axis) for axis in TENSOR if axis not in chosen.parallelism.folding.axes)
     dp = mesh.size("dp") * data

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.ir.folding import Folding, fold
-from autoplan.ir.mesh import TENSOR, Mesh
+from autoplan.ir.mesh import CONTEXTS, TENSOR, Mesh
 from autoplan.options import Parallelism
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6, 8])
@@ -21,10 +21,10 @@ def test_a_folding_is_of_ep_ranks_whose_others_have_the_same(dp, cp, tensor, ep,
     if folding is None or ep == 1:
         assert ep == 1 or folding is None
         return
-    mesh = Mesh.planned(1, dp // folding.data, folding.data, cp, tuple(tensor))
+    mesh = Mesh.planned(1, dp // folding.data, folding.data, cp, tuple(tensor), inner=folding.inner)
     assert math.prod(mesh.size(axis) for axis in folding.axes) == ep
     assert math.prod(mesh.size(axis) for axis in TENSOR if axis not in folding.axes) == etp
-    edp = mesh.size("dp") * (1 if "cp" in folding.axes else cp)
+    edp = mesh.size("dp") * math.prod(mesh.size(axis) for axis in CONTEXTS if axis not in folding.axes)
     assert edp * ep * etp == dp * cp * math.prod(tensor)
     assert list(folding.axes) == [axis for axis in mesh.names if axis in folding.axes], "outermost first"
 
@@ -36,7 +36,10 @@ def test_a_folding_is_of_ep_ranks_whose_others_have_the_same(dp, cp, tensor, ep,
         ((4, 1, (2,)), 4, 1, Folding(2, ("tp",))),
         ((4, 2, (2,)), 8, 1, Folding(2, ("cp", "tp"))),
         ((4, 2, (2,)), 2, 2, Folding(1, ("cp",))),
-        ((4, 4, (1,)), 2, 1, Folding(2)),  # half of cp: within dp
+        ((4, 4, (1,)), 2, 1, Folding(1, ("cp2",), 2)),  # half of cp
+        ((1, 4, (2,)), 4, 1, Folding(1, ("cp2", "tp"), 2)),
+        ((4, 6, (1,)), 4, 1, Folding(4)),  # no part of cp: within dp
+        ((2, 6, (1,)), 4, 1, None),  # a part of either: their ranks wouldn't lie together
         ((2, 1, (2, 2)), 4, 2, Folding(2, ("tp",))),
         ((4, 1, (4,)), 4, 2, None),  # etp is no tensor axis
         ((4, 1, (4,)), 2, 1, None),  # fewer than tp
@@ -52,3 +55,5 @@ def test_a_parallelism_says_its_mesh() -> None:
     assert str(chosen.mesh(3)) == "pp=2 dp=2 ep=2 cp=2 tp=2 mb=3"
     assert chosen.folding.axes == ("ep", "cp", "tp")
     assert str(Parallelism(dp=4, tp=2).mesh()) == "pp=1 dp=4 tp=2"
+    part = Parallelism(dp=2, cp=8, tp=2, ep=4, etp=2)
+    assert str(part.mesh(3)) == "pp=1 dp=2 cp=2 cp2=4 tp=2 mb=3" and part.folding.axes == ("cp2",)

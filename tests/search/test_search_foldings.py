@@ -24,8 +24,10 @@ LIMITS = SpaceLimits(devices=32, node=8, rows=64, segments=20, tokens=64, expert
 
 
 @pytest.mark.parametrize(
-    "pinned", [{"ep": 4}, {"ep": 8, "etp": 1}, {"ep": 4, "etp": 2}, {"ep": 8, "cp": 2}, {"ep": 16, "tp": 4}]
-)
+    "pinned",
+    [{"ep": 4}, {"ep": 8, "etp": 1}, {"ep": 4, "etp": 2}, {"ep": 8, "cp": 2}, {"ep": 16, "tp": 4}, {"ep": 2, "cp": 8},
+     {"ep": 8, "cp": 8, "tp": 2, "etp": 1}],
+)  # fmt: skip
 def test_candidates_lie_as_pinned(pinned: dict[str, int]) -> None:
     found = list(settings(LIMITS, Parallelism(**pinned)))
     assert found
@@ -56,6 +58,7 @@ def test_experts_are_tried_beside_the_context_that_won(pinned: dict[str, int], b
     assert {s.cp for s in found} == contexts
     assert all(s.sizes["ep"] > 1 and s.tp == 1 for s in found)
     assert {s.sizes["ep"] for s in found} == ({2, 4, 8, 16} if contexts else set())
+    assert {s.inner for s in found} == ({1, 2} if best == 4 else {1} if contexts else set()), "a part of cp, too"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,7 @@ def test_replicas_beside_experts_may_have_one_data_rank_each() -> None:
     assert {s.zero for s in found} == {1, 3}
     assert all((s.dp, s.ep, s.dp_replicate, s.wide) == (2, 2, 2, ("ep",)) for s in found)
     assert Folding(2).beside_data(1) == 2 and Folding(2, ("cp",)).beside_data(4) == 8
+    assert Folding(1, ("cp2",), 2).beside_data(4) == 4
     assert Folding().beside_data(4) == 4 and Folding(1, ("tp",)).beside_data(1) == 1
 
 

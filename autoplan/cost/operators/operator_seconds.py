@@ -278,7 +278,7 @@ def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: D
 
 def ring_of(operator: Operator, strategy: Strategy, mesh: Mesh, fuses: bool) -> Ring | None:
     """The ring round which keys and values go under a strategy; None where they don't."""
-    ways = next((mesh.size(axis) for axis, s in strategy.axes if s.body == RING), 1)
+    ways = math.prod(mesh.size(axis) for axis, s in strategy.axes if s.body == RING)
     if ways == 1:
         return None
     states = [[(axis, s.inputs[i]) for axis, s in strategy.axes] for i in range(3)]

@@ -131,7 +131,7 @@ def runners_up(work: SearchState, best: Evaluated) -> Iterator[Alternative]:
 
 def mesh_of(s: Candidate) -> tuple:
     """What makes two candidates alternatives to each other: mesh, ZeRO level and offload."""
-    return s.pp, s.dp, s.ep, s.cp, s.tp, s.folds, s.zero, s.offload
+    return s.pp, s.dp, s.ep, s.cp, s.tp, s.folds, s.inner, s.zero, s.offload
 
 
 def priced(work: SearchState, name: str, found: Evaluated, over_bytes: int) -> Alternative:

@@ -32,7 +32,7 @@ from operator import eq
 import numpy as np
 
 from autoplan.cost.zero_costs import DataAxis
-from autoplan.ir.mesh import CONTEXT, EXPERT
+from autoplan.ir.mesh import CONTEXTS, EXPERT
 from autoplan.search.inter_op.recomputation import range_max
 
 BESIDE = np.array([1.0, 0.0, 1.0, 0.0])
@@ -300,7 +300,7 @@ class HeldParameters:
     @cached_property
     def whole(self) -> dict[str, HeldParameters]:
         """By axis that may split experts, those that are whole along it: their gradients are summed over it."""
-        return {axis: self.those(partial(among, axis)) for axis in (EXPERT, CONTEXT)}
+        return {axis: self.those(partial(among, axis)) for axis in (EXPERT, *CONTEXTS)}
 
     def dense(self, wide: tuple[str, ...]) -> HeldParameters:
         """Those that are whole along the axes that split experts; all where none does."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from autoplan.cost import Operator, Prices, operators_of
 from autoplan.ir.graph import Model, Node, TensorType
 from autoplan.ir.layout import R, State
-from autoplan.ir.mesh import CONTEXT, MICROBATCH, Mesh
+from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
@@ -120,4 +120,4 @@ class OperatorInputs:
 
 def has_sequence(kind: TensorType, mesh: Mesh) -> bool:
     """Whether an activation has a sequence that the tensor axes can split, beside the context's."""
-    return len(kind.shape) == 3 and kind.shape[SEQUENCE] % (mesh.tensor_size * mesh.size(CONTEXT)) == 0
+    return len(kind.shape) == 3 and kind.shape[SEQUENCE] % (mesh.tensor_size * mesh.context_size) == 0

@@ -2,7 +2,7 @@
 
     ep   experts split over it, rows of everything else (``row_systems``)
     cp   the sequence split over it, attention by heads, by rows, or round a ring (likewise); experts, where they are
-         folded over it
+         folded over it, or over its inner factor alone
     tp   what a named system asks, or nothing; where it is pinned, that weights are split over it. Beside experts that
          are split over axes of their own: that they are split over those that are folded in, over others each is
 
@@ -19,7 +19,7 @@ from autoplan.cost import Operator
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, TensorType
 from autoplan.ir.layout import State
-from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, Mesh
+from autoplan.ir.mesh import CONTEXT, CONTEXTS, EXPERT, INNER_CONTEXT, TENSOR, Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.space.row_systems import EXPERT_BODIES, EXPERTS, LAYOUTS, ROW_SYSTEMS
 from autoplan.search.space.tensor_axes import LayoutRequirements, Role, System, splitting
@@ -136,8 +136,9 @@ def systems_of(
     if ep > 1:
         found.append(replace(ROW_SYSTEMS["expert-parallel"], axis=EXPERT))
     if cp_attention:
-        splits = "experts" if CONTEXT in folds else ""
-        found.append(replace(ROW_SYSTEMS[CONTEXT_SYSTEMS[cp_attention]], axis=CONTEXT, splits=splits))
+        for axis in CONTEXTS if INNER_CONTEXT in folds else (CONTEXT,):
+            splits = "experts" if axis in folds else ""
+            found.append(replace(ROW_SYSTEMS[CONTEXT_SYSTEMS[cp_attention]], axis=axis, splits=splits))
     if (ep > 1 or folds) and tensor and not tensor_system:
         folded = tuple(axis for axis in tensor if axis in folds)
         found.append(FoldedExperts(folded, tuple(axis for axis in tensor if axis not in folds)))

@@ -6,7 +6,8 @@ A candidate lays the devices out as a mesh of axes. Each axis has a role:
     dp    data parallelism: ranks have rows of the batch each, and with ZeRO a share of the states
     ep    a part of the data ranks: a mixture's experts are split over it, and over further axes that are folded in
           (``ir.folding``), rows of all else
-    cp    the context's axis: the sequence is split over it
+    cp    the context's axis: the sequence is split over it. Where experts are split over a part of it, that part is
+          ``cp2``
     tp    the tensor axes: operators are split over them, in ways that ``intra_op`` chooses or a named system asks for;
           one axis, or several of which tp is the product
     mb    no devices: the microbatches that go through the pipeline one after another
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from autoplan.cost.interleaved import deals_rounds
 from autoplan.ir.buckets import Compression
 from autoplan.ir.folding import Folding, fold
-from autoplan.ir.mesh import CONTEXT, TENSOR, Mesh, replicated
+from autoplan.ir.mesh import CONTEXT, CONTEXTS, TENSOR, Mesh, replicated
 from autoplan.option_values import CONTINUOUS, CP_ATTENTION
 from autoplan.options import Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
@@ -47,6 +48,7 @@ class Candidate:
     ep, cp          devices of the mesh's axes of these names: of all data ranks, dp * ep, those among which experts are
                     split, and of the context's
     folds           further axes over which experts are split
+    inner           of cp, the ranks of its inner factor, where experts are split over that alone
     cp_attention    how attention is split over cp: "heads", "rows" or "ring"; "" without that axis
     dp_replicate    replicas along dp of what ZeRO shards over the rest of it
     versions        of the weights, of the oldest of which gradients are: 1 and the staleness of servers
@@ -78,6 +80,7 @@ class Candidate:
     compressed: Compression | None = None
     gossip: str = ""
     servers: int = 0
+    inner: int = 1
 
     @property
     def stages(self) -> int:
@@ -86,7 +89,7 @@ class Candidate:
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh.planned(self.pp, self.dp, self.ep, self.cp, self.factors, self.microbatches)
+        return Mesh.planned(self.pp, self.dp, self.ep, self.cp, self.factors, self.microbatches, self.inner)
 
     @property
     def factors(self) -> tuple[int, ...]:
@@ -95,8 +98,8 @@ class Candidate:
 
     @property
     def operator_sizes(self) -> tuple[int, ...]:
-        """Sizes of the axes over which operators are split: ep, cp, and those of tp."""
-        return (self.ep, self.cp, *self.factors)
+        """Sizes of the axes over which operators are split: ep, those of cp, and those of tp."""
+        return (self.ep, self.cp // self.inner, self.inner, *self.factors)
 
     @property
     def operator_ways(self) -> int:
@@ -114,7 +117,7 @@ class Candidate:
 
     @property
     def folding(self) -> Folding:
-        return Folding(self.ep, self.folds)
+        return Folding(self.ep, self.folds, self.inner)
 
     @property
     def wide(self) -> tuple[str, ...]:
@@ -126,7 +129,7 @@ class Candidate:
         """What a user pins of the sizes: all data ranks, the axes beside, ranks among which experts are split, and
         over which each of them is."""
         folded = {axis: self.mesh.size(axis) for axis in self.folds}
-        apart = math.prod(size for axis, size in folded.items() if axis != CONTEXT)
+        apart = math.prod(size for axis, size in folded.items() if axis not in CONTEXTS)
         sizes = {"dp": self.dp * self.ep, "cp": self.cp, "tp": self.tp, "pp": self.pp}
         return sizes | {"ep": self.ep * math.prod(folded.values()), "etp": self.tp // apart}
 
@@ -213,7 +216,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
                             pinned.local_steps or 1, 1 + (pinned.staleness or 0), folding.data, cp, attention, replicas,
                             folding.beside, pinned.outer_optimizer or "", pinned.compressed, pinned.gossip or "",
-                            pinned.servers or 0,
+                            pinned.servers or 0, folding.inner,
                         )  # fmt: skip
 
 

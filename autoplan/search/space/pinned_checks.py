@@ -232,8 +232,9 @@ def unfolded(limits: SpaceLimits, pinned: Parallelism, text: str) -> Parallelism
     if stage % ways:
         cause = f"they multiply to {ways}, and a stage has {stage} devices"
     else:
-        cause = "experts lie over the tensor ranks beyond etp, all of cp or none, and a part of dp: so they can't over "
-        cause += " ".join(f"{name}={size}" for name, size in sizes.items()) or f"{stage} devices"
+        over = " ".join(f"{name}={size}" for name, size in sizes.items()) or f"{stage} devices"
+        cause = "experts lie over the tensor ranks beyond etp, then cp or a part of it, then a part of dp"
+        cause = f"{cause}: so they can't over {over}"
     others = (ep for ep in divisors(limits.experts) if ep > 1)
     possible = [ep for ep in others if any(True for _ in foldings(limits, replace(pinned, ep=ep, micro_batch=None)))]
     near = min(possible, key=lambda ep: (abs(math.log(ep / wanted)), ep), default=0)

@@ -30,7 +30,7 @@ from autoplan.cost import Operator, weights_of
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Block, Model, Node, TensorType
 from autoplan.ir.layout import R, S, State
-from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, Mesh
+from autoplan.ir.mesh import CONTEXT, CONTEXTS, EXPERT, TENSOR, Mesh
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 from autoplan.search.space.tensor_axes import SYSTEMS as GRIDS
@@ -71,12 +71,22 @@ class RowSystem:
     def beside(self) -> bool:
         """Whether tensor axes may lie beside it: there nothing that carries a gradient is computed on all ranks, and
         few layouts are left to be searched."""
-        return self.axis in (CONTEXT, EXPERT)
+        return self.axis in (*CONTEXTS, EXPERT)
 
     def asked(self, ways: int) -> str:
         """How a user asks for it."""
-        named = f"parallelism={self.name!r}"
-        return {CONTEXT: f"cp={ways} with cp_attention={self.attention!r}", EXPERT: f"ep={ways}"}.get(self.axis, named)
+        if self.axis in CONTEXTS:
+            return f"{CONTEXT}={ways} with cp_attention={self.attention!r}"
+        return f"ep={ways}" if self.axis == EXPERT else f"parallelism={self.name!r}"
+
+    @property
+    def pinned(self) -> str:
+        """What a user pins the size of."""
+        return CONTEXT if self.axis in CONTEXTS else self.axis
+
+    def size(self, mesh: Mesh) -> int:
+        """Of what the axis is a part of."""
+        return mesh.context_size if self.axis in CONTEXTS else mesh.size(self.axis)
 
     def between(self, axis: str, kind: TensorType) -> tuple[State, ...]:
         """The states that an activation between blocks may have; none where any will do."""
@@ -106,7 +116,7 @@ class RowSystem:
 
     def check(self, model: Model, operators: Operators, mesh: Mesh) -> None:
         """ParallelismError where the model has nothing that this system splits, or sizes don't divide."""
-        ways = mesh.size(self.axis)
+        ways = self.size(mesh)
         value = self.asked(ways)
         if self.attention:
             self.check_sequence(model, operators, ways)
@@ -137,8 +147,8 @@ class RowSystem:
         for size in {kind.shape[SEQUENCE] for kind in kinds}:
             if size % ways:
                 raise ParallelismError(
-                    value, f"a sequence of {size} doesn't divide by {self.axis}={ways}",
-                    f"give one of {math.ceil(size / ways) * ways}, or pin a {self.axis} that divides it",
+                    value, f"a sequence of {size} doesn't divide by {self.pinned}={ways}",
+                    f"give one of {math.ceil(size / ways) * ways}, or pin a {self.pinned} that divides it",
                 )  # fmt: skip
 
     def ways(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
@@ -171,7 +181,7 @@ class RowSystem:
 
         left = tuple(s for s in found if asks(s.on(self.axis)))
         if not left:
-            raise self.no_attention(operator, heads, asked.mesh.size(self.axis))
+            raise self.no_attention(operator, heads, self.size(asked.mesh))
         return left
 
     def no_attention(self, operator: Operator, heads: int, ways: int) -> ParallelismError:
@@ -180,14 +190,14 @@ class RowSystem:
         if self.attention == "heads":
             count = operator.operands[0].shape[heads]
             fits = math.gcd(count, ways)
-            remedy = f"pin {self.axis}={fits}" if fits > 1 else "use 'context-parallel', which splits rows"
-            return ParallelismError(value, f"the {count} heads of {where} don't divide by {self.axis}={ways}", remedy)
+            remedy = f"pin {self.pinned}={fits}" if fits > 1 else "use 'context-parallel', which splits rows"
+            return ParallelismError(value, f"the {count} heads of {where} don't divide by {self.pinned}={ways}", remedy)
         dropout = operator.node.args[4] if len(operator.node.args) > 4 else 0.0
         if dropout:
             cause = f"attention of {where} drops probabilities (p={dropout}), which rows on several ranks can't"
             return ParallelismError(value, cause, "set the model's attention dropout to 0, or use 'ulysses'")
-        cause = f"the rows, keys or mask of attention in {where} can't be split over {self.axis}={ways}"
-        return ParallelismError(value, cause, f"use 'ulysses' or 'context-parallel', or pin another {self.axis}")
+        cause = f"the rows, keys or mask of attention in {where} can't be split over {self.pinned}={ways}"
+        return ParallelismError(value, cause, f"use 'ulysses' or 'context-parallel', or pin another {self.pinned}")
 
     def by_parameters(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         """Of an operator that this system splits by its parameters: a table by its rows, the head by its outputs, the
