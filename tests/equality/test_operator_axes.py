@@ -26,6 +26,7 @@ from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import in_pool, train_on_rank
 from autoplan.verify.variants import in_float64
+from tests.bench.architectures.catalog import ARCHITECTURES
 from tests.bench.architectures.under_torchrun import gradients_of_folders
 from tests.equality.test_experts_equality import deepseek_v3, gpt_oss
 from tests.ops.test_experts import MODELS as WITH_EXPERTS
@@ -54,6 +55,9 @@ FOUR = [
     ("mixtral", {"cp": 4, "ep": 2, "cp_attention": "ring", "zero": 1}),  # half of cp: both its factors in one ring
     slow(("mixtral", {"cp": 4, "ep": 2, "cp_attention": "rows", "zero": 3, "travel": "cp2"})),
     slow(("mixtral", {"cp": 4, "ep": 2, "cp_attention": "heads"})),
+    slow(("gpt_oss", {"dp": 2, "cp": 2, "cp_attention": "rows", "zero": 1, "micro_batch": 4})),  # attention written out
+    slow(("gpt_oss", {"dp": 2, "cp": 2, "cp_attention": "heads", "zero": 3, "micro_batch": 4})),
+    slow(("jamba", {"dp": 2, "cp": 2, "cp_attention": "rows", "zero": 3, "micro_batch": 4})),
     slow(("mixtral", {"dp": 4, "ep": 2, "zero": 3})),
     slow(("mixtral", {"dp": 4, "ep": 4, "zero": 3})),
     slow(("mixtral", {"dp": 2, "pp": 2, "ep": 2, "zero": 1})),
@@ -82,6 +86,8 @@ EIGHT = [
     ("mixtral", {"cp": 4, "tp": 2, "ep": 2, "etp": 2, "cp_attention": "ring", "zero": 3}),
     ("deepseek_v3", {"dp": 2, "cp": 4, "ep": 2, "cp_attention": "rows", "zero": 3, "travel": "cp2"}),
     ("qwen3_moe", {"cp": 8, "ep": 4, "cp_attention": "rows", "zero": 1, "micro_batch": 8, "travel": "cp2"}),
+    ("gpt_oss", {"dp": 2, "cp": 2, "tp": 2, "ep": 4, "etp": 1, "cp_attention": "rows", "zero": 1, "micro_batch": 4}),
+    ("jamba", {"dp": 2, "cp": 2, "tp": 2, "cp_attention": "rows", "zero": 3, "micro_batch": 4}),
     ("deepseek_v3", {"dp": 8, "ep": 8, "zero": 1, "travel": "ep"}),
     ("gpt_oss", {"dp": 4, "pp": 2, "ep": 4, "zero": 1, "travel": "ep"}),
     ("llama", {"dp": 8, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
@@ -102,6 +108,8 @@ def made(name: str) -> tuple[nn.Module, Batch]:
     """A small model with its batch of eight rows; mixtures of eight experts beside those of ``zoo``."""
     if name in zoo.MODELS:
         return zoo.small(name, layers=2)[:2]
+    if name in ARCHITECTURES and name not in MIXTURES:
+        return ARCHITECTURES[name].module(), ARCHITECTURES[name].example()
     torch.manual_seed(0)
     return MIXTURES[name]().train(), tokens()
 
@@ -199,6 +207,11 @@ def test_a_way_of_attention_that_can_not_be_is_left_out() -> None:
     with alone():
         chosen = search(llama(heads=6, kv=6, hidden=48), cluster, Training(), Parallelism(cp=4), (), "fast")[0]
     assert chosen.parallelism.cp == 4 and chosen.parallelism.cp_attention in ("rows", "ring")
+
+
+def test_keys_of_an_attention_that_is_written_out_can_not_go_round() -> None:
+    with pytest.raises(ParallelismError, match=r"self_attn is written out, so its .* use 'ulysses' or 'context-par"):
+        plan_of("gpt_oss", 2, {"cp": 2, "cp_attention": "ring", "micro_batch": 8})
 
 
 def test_long_rows_find_a_context_axis_by_themselves() -> None:

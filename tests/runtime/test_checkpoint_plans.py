@@ -35,6 +35,7 @@ EXPERTS = {
     "ep=4 etp=1 zero1": Parallelism(dp=2, tp=2, pp=1, ep=4, etp=1, zero=1),
     "ep=2 two replicas": Parallelism(dp=4, ep=2, dp_replicate=2, tp=1, pp=1, zero=3),
     "ep=2 over cp": Parallelism(dp=2, cp=2, tp=1, pp=1, ep=2, zero=3, cp_attention="rows"),
+    "ep=2 over half of cp": Parallelism(cp=4, dp=1, tp=1, pp=1, ep=2, zero=3, cp_attention="rows"),
     "experts whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
 }
 """Of Mixtral, whose dense weights and experts ZeRO shards over axes of their own."""
@@ -119,6 +120,8 @@ slow(("six stages", ["one stage"])),
         slow(("experts whole", ["ep=4 zero3"])),
         slow(("ep=4 etp=1 zero1", ["ep=2 over cp", "ep=4 zero3"])),
         slow(("ep=2 over cp", ["ep=4 etp=1 zero1", "experts whole"])),
+        slow(("ep=2 over half of cp", ["ep=2 over cp"])),
+        slow(("ep=4 zero3", ["ep=2 over half of cp"])),
         slow(("dp=2 tp=2", ["cp=2 dp=2 zero1"])),
         slow((SINGLE, ["zero3"])),
         slow(("dp=2 tp=2", ["tp=4", "tp=4 free"])),

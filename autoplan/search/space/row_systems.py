@@ -3,7 +3,8 @@
     ulysses           activations split along the sequence, attention by heads: an all-to-all each of queries, keys and
                       values, and one of the result back (Jacobs et al. 2023)
     context-parallel  activations split along the sequence; attention by rows of the queries, keys and values gathered
-    ring-attention    the same, but keys and values go round (Liu, Zaharia and Abbeel 2023)
+    ring-attention    the same, but keys and values go round (Liu, Zaharia and Abbeel 2023); not where attention is
+                      written out, as one with sinks is
     vocab-parallel    the table of the tokens, the output head and the loss split by vocabulary (Shoeybi et al. 2019,
                       section 3)
     expert-parallel   a mixture's experts split (Lepikhin et al. 2020), in whichever of two ways is cheaper:
@@ -39,6 +40,7 @@ from autoplan.search.space.tensor_axes import LayoutRequirements, Role, System, 
 SEQUENCE = 1  # the dim of an activation [batch, sequence, features]
 EXPERT_BODIES = ("local_experts", "routed_experts")
 EXPERTS, LOOK_UP, TABLES = "autoplan.experts", "aten.embedding.default", "autoplan.lookups"
+SCORES = "aten.softmax.int"
 LOSSES = ("autoplan.cross_entropy", "autoplan.weighted_cross_entropy")
 Operators = Sequence[Mapping[str, Operator]]
 
@@ -139,10 +141,11 @@ class RowSystem:
     def check_sequence(self, model: Model, operators: Operators, ways: int) -> None:
         value = self.asked(ways)
         kinds = [v.type for block in model.blocks for v in block.inputs if has_sequence(v.type)]
-        if not kinds or not any(o.rule.cost == "attention" for own in operators for o in own.values()):
+        if not kinds or not any(attends(o) for own in operators for o in own.values()):
             raise ParallelismError(
                 value, "the model has no attention over a sequence, [batch, sequence, features] between its blocks",
-                "use another system; attention is found where scaled_dot_product_attention computes it",
+                "use another system; attention is scaled_dot_product_attention, or a softmax over [batch, heads, rows, "
+                "keys]",
             )  # fmt: skip
         for size in {kind.shape[SEQUENCE] for kind in kinds}:
             if size % ways:
@@ -155,7 +158,7 @@ class RowSystem:
         """Of an operator's strategies those of this system."""
         if asked.role[0] == self.axis or asked.role[1] == self.splits == "experts":
             return self.by_parameters(asked, found)
-        if self.attention and asked.operator.rule.cost == "attention":
+        if self.attention and attends(asked.operator):
             return self.of_attention(asked, found)
         held = asked.held
         left = [s for s in found if all(s.on(self.axis).inputs[i].kind in "RI" for i in held)]
@@ -197,7 +200,10 @@ class RowSystem:
             cause = f"attention of {where} drops probabilities (p={dropout}), which rows on several ranks can't"
             return ParallelismError(value, cause, "set the model's attention dropout to 0, or use 'ulysses'")
         cause = f"the rows, keys or mask of attention in {where} can't be split over {self.pinned}={ways}"
-        return ParallelismError(value, cause, f"use 'ulysses' or 'context-parallel', or pin another {self.pinned}")
+        remedy = f"use 'ulysses' or 'context-parallel', or pin another {self.pinned}"
+        if self.attention == "ring" and operator.node.op == SCORES:
+            cause = f"attention in {where} is written out, so its keys and values can't go round"
+        return ParallelismError(value, cause, remedy)
 
     def by_parameters(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         """Of an operator that this system splits by its parameters: a table by its rows, the head by its outputs, the
@@ -221,6 +227,11 @@ class RowSystem:
                 f"pin {self.axis}={fits}" if 1 < fits < ways else "use another system",
             )  # fmt: skip
         return left
+
+
+def attends(operator: Operator) -> bool:
+    """Whether it is an attention, or the softmax of one that is written out: over [batch, heads, rows, keys]."""
+    return operator.rule.cost == "attention" or (operator.node.op == SCORES and len(operator.operands[0].shape) == 4)
 
 
 def has_sequence(kind: TensorType) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoplan.cost import Operator
 from autoplan.ir.graph import Block, Model
-from autoplan.search.space.row_systems import SEQUENCE, has_sequence
+from autoplan.search.space.row_systems import SEQUENCE, attends, has_sequence
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Sizes:
 def tokens_of(model: Model, operators: Sequence[Mapping[str, Operator]]) -> int:
     """Of the shortest sequence between blocks, where attention runs over one; else 0."""
     kinds = [v.type for block in model.blocks for v in block.inputs if has_sequence(v.type)]
-    attends = any(operator.rule.cost == "attention" for own in operators for operator in own.values())
-    return min((kind.shape[SEQUENCE] for kind in kinds), default=0) if attends else 0
+    found = any(attends(operator) for own in operators for operator in own.values())
+    return min((kind.shape[SEQUENCE] for kind in kinds), default=0) if found else 0
 
 
 def experts_of(operators: Sequence[Mapping[str, Operator]]) -> int:
