@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn import functional
 from autoplan.runtime import ops
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.ops.attention import heads
-from autoplan.runtime.ops.global_random import dropout, step_keys
+from autoplan.runtime.ops.global_random import dropout, step_keys, uniform
 from autoplan.verify.local_ranks import RankPool
 
 COUNT = torch.tensor(5)
@@ -165,6 +166,26 @@ def test_neighbours_are_dropped_independently() -> None:
     for lag in (1, 2, 64, 4096):
         both = (y[lag:] & y[:-lag]).double().mean().item()
         assert abs(both - 0.09) < 6e-3
+
+
+def test_the_first_step_of_the_first_seed_is_as_good_as_any() -> None:
+    """A key of 0 would make the first element's word 0: always dropped, and a number drawn there exactly 0."""
+    count, p = 1 << 16, 0.3
+    y = drop(torch.ones(256, 256), seed=0, step=0, call=0) == 0
+    assert abs(y.double().mean().item() - p) < 4 * (p * (1 - p) / count) ** 0.5
+    for other in (drop(torch.ones(256, 256), seed=0, step=0), drop(torch.ones(256, 256), seed=0, step=1, call=0)):
+        assert abs(((other == 0) & y).double().mean().item() - p * p) < 4 * (p * p * (1 - p * p) / count) ** 0.5
+    x = torch.ones(2)
+    firsts = [
+        uniform(x, 0, key=step_keys(seed, step, 1, batch=batch)[0], call=call)[0].item()
+        for seed, step, call, batch in itertools.product(range(12), range(12), range(4), range(2))
+    ]
+    assert min(firsts) > 0 and len(set(firsts)) == len(firsts)
+    assert abs(sum(firsts) / len(firsts) - 0.5) < 4 * (1 / 12 / len(firsts)) ** 0.5
+
+
+def test_seeds_differ_beyond_32_bits() -> None:
+    assert len({int(step_keys(seed, 5, 1)[0, 0]) for seed in (0, 1 << 32, 1 << 33, -1)}) == 4
 
 
 def test_dropout_with_everything_dropped() -> None:

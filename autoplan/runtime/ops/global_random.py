@@ -16,6 +16,7 @@ from autoplan.runtime import host
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 
 _WORD = 0xFFFFFFFF
+_START = 0x9E3779B9  # the finaliser leaves 0 as it is: by itself, seed 0 would give step 0 a key of 0
 
 
 def step_keys(
@@ -25,7 +26,7 @@ def step_keys(
 
     batch  which of the batches whose gradients are added up before the step
     """
-    mixed = _mix((step & _WORD) ^ _mix(seed & _WORD))
+    mixed = _mix((step & _WORD) ^ _mix((seed & _WORD) ^ _mix(seed >> 32 & _WORD) ^ _START))
     mixed = _mix(mixed ^ _mix(batch & _WORD)) if batch else mixed
     keys = torch.tensor([[mixed, number] for number in range(microbatches)])
     return host.to_device(keys, torch.device(device))  # made there, it would wait for the device
