@@ -97,8 +97,8 @@ class Training:
     seed            of the dropout masks
     optimizer_options  further options of the optimizer, by its own names: a mapping, or pairs
     lr_schedule     of the learning rate: an LRSchedule, its fields as a mapping, or its name; None: constant
-    reduce_dtype    "fp32" or "bf16", in which gradients are summed over the data axis; None: that in which they are
-                    stored. ZeRO accumulates the gradients of microbatches in it, too
+    reduce_dtype    "fp32" or "bf16", in which gradients are summed over the axes that split the batch and its rows;
+                    None: that in which they are stored. ZeRO accumulates the gradients of microbatches in it, too
     groups          of parameters with options of their own: ParameterGroups, or mappings of ``match`` and options; the
                     first that matches a parameter has it, the optimizer's other parameters are as Training says
     statistics      what a step computes with several microbatches: "batch", the loss of the whole batch; "microbatch",

@@ -73,7 +73,7 @@ class Prices:
     microbatches  of one step, over which the cost of a step is spread
     stored        bytes in which a parameter's master and its gradient are stored, for each byte in which it is used:
                   2 under mixed precision, where they are float32 (``step.stored_ratio``)
-    reduced       the same of a gradient as it is summed over the data axis; None: as it is stored
+    reduced       the same of a gradient as it is summed over data and context axes; None: as it is stored
     direct        a redistribution is a single step, and no way over several is sought: for problems over several axes,
                   which compose their ways themselves
     hides         the sum of an input's gradient may run under weights' gradients (``redistribution.hidden``)
@@ -105,7 +105,7 @@ class Prices:
 
     @property
     def summed(self) -> float:
-        """Bytes in which a gradient is summed over the data axis, for each byte in which its parameter is used."""
+        """Bytes in which data and context axes sum a gradient, for each byte in which its parameter is used."""
         return self.stored if self.reduced is None else self.reduced
 
     def on(self, device: Device) -> Prices:

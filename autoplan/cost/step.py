@@ -38,7 +38,7 @@ USED_BYTES = {"fp64": 8, "fp32": 4}
 
 
 def reduced_ratio(training: Training | Inference) -> float | None:
-    """Bytes in which gradients are summed over the data axis for each byte in which parameters are used; None where no
+    """Bytes in which data and context axes sum gradients for each byte in which parameters are used; None where no
     dtype is asked for (``Prices.reduced``)."""
     if isinstance(training, Inference) or training.reduce_dtype is None:
         return None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoplan.options import Training
+from autoplan.runtime.parallel.gradient_buckets import reduce_dtype
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
@@ -178,6 +179,15 @@ def test_gradients_are_summed_in_the_dtype_asked_for_and_lie_in_their_buckets(po
         assert all(views for _, views in results)
         off = [float((results[0][0][n] - g).norm() / g.norm()) for n, g in wanted.items()]
         assert error / 100 < max(off) < error
+
+
+@pytest.mark.parametrize(
+    ("axes", "asked"), [(("dp",), True), (("cp",), True), (("dp", "cp"), True), (("cp", "tp"), True), (("tp",), False)]
+)
+def test_every_axis_that_splits_rows_sums_in_the_dtype_asked_for(axes: tuple[str, ...], asked: bool) -> None:
+    """As fully_shard does over them under ZeRO, and as a plan is priced; sums over tp alone stay as they are."""
+    spec = tiny.spec(training=Training(precision="fp32", compile=False, reduce_dtype="bf16"))
+    assert reduce_dtype(spec, axes) == (torch.bfloat16 if asked else None)
 
 
 def order_of_starts(rank: int, world: int) -> list[int]:

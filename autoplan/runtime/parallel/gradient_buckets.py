@@ -31,6 +31,7 @@ from torch.optim import Optimizer
 
 from autoplan.errors import DivergedError
 from autoplan.ir.buckets import cut
+from autoplan.ir.mesh import ZERO_AXES
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.compression.compressor import Compressor
@@ -355,8 +356,9 @@ def backwards(spec: ProgramSpec, held: ShardedParameter, rank: int) -> int:
 
 
 def reduce_dtype(spec: ProgramSpec, axes: Sequence[str]) -> torch.dtype | None:
-    """The dtype in which gradients are summed over these axes; None: the one in which they are."""
-    asked = spec.training.reduce_dtype if DATA in axes else None
+    """The dtype in which gradients are summed over these axes; None: the one in which they are. What is asked for is
+    of the axes that split the batch and its rows, as under ZeRO; sums of tensor-parallel ranks alone are left out."""
+    asked = spec.training.reduce_dtype if {*ZERO_AXES} & {*axes} else None
     return None if asked is None else REDUCED[asked]
 
 
