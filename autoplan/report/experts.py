@@ -10,6 +10,7 @@ from autoplan.ir.mesh import OPERATOR_AXES
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Inference
 from autoplan.report.words import wide_axes
+from autoplan.rules.nn.expert_capacity import drops_nothing
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 
@@ -24,7 +25,7 @@ def experts_notes(record: PlanRecord) -> list[str]:
         for node in block.nodes:
             if node.op == OP:
                 text = text_of(record, operators[node.name], strategies[node.name]) + kept_text(record, choice, node)
-                text += dropped_text(record)
+                text += "" if drops_nothing(block, node) else dropped_text(record)
                 found.setdefault(text, []).append(block.name)
     return [f"Experts of {', '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
 

@@ -14,7 +14,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.option_values import OF_OPTIMIZER
 from autoplan.options import Training
 from autoplan.rules.constraints import WHOLE_STATES, Constraint
-from autoplan.rules.nn.expert_capacity import MIXTURE
+from autoplan.rules.nn.expert_capacity import MIXTURE, drops_nothing
 from autoplan.search.space.systems import resolve
 
 Reason = Callable[[PlanRecord], str]
@@ -93,6 +93,14 @@ def without_experts(record: PlanRecord) -> str:
     return "" if mixtures else "the model has no mixture of experts"
 
 
+def never_full(record: PlanRecord) -> str:
+    mixtures = [(block, node) for block in record.model.blocks for node in block.nodes if node.op == MIXTURE]
+    capacity = record.training.expert_capacity if isinstance(record.training, Training) else None
+    if capacity is None or not all(drops_nothing(*mixture) for mixture in mixtures):
+        return ""
+    return "an expert takes all tokens of a row then, and nothing is dropped"
+
+
 def unsummed(record: PlanRecord) -> str:
     p = record.chosen.parallelism
     if p.steps_locally:
@@ -132,14 +140,14 @@ NEEDS: Mapping[str, Reason] = {
     "zero": unshared, "dp_replicate": replicated, "recompute": unrepeated, "offload": offloaded,
     "pipeline_schedule": unpipelined, "sequence_parallel": unsequenced, "cp_attention": without_context,
     "etp": without_experts, "reduce_dtype": unsummed, "statistics": one_microbatch, "randomness": nothing_drops,
-    "seed": nothing_drawn, "learning_rate": own_rate, "tp_overlap": nothing_cut,
+    "seed": nothing_drawn, "learning_rate": own_rate, "tp_overlap": nothing_cut, "expert_capacity": never_full,
+    "expert_dropping": never_full,
 }  # fmt: skip
 ALWAYS = (
     "dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "tensor", "tensor_system", "local_steps",
     "outer_optimizer", "gossip", "servers", "staleness", "compression", "compression_rank", "compression_rate",
     "optimizer", "precision", "weight_decay", "betas", "eps", "momentum", "clip_grad_norm", "compile",
     "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum", "compression_start",
-    "expert_capacity", "expert_dropping",
 )  # fmt: skip
 """Fields that a plan follows whenever it isn't refused, or that the report tells by themselves."""
 

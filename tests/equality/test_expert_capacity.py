@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from autoplan import Parallelism, Plan, Training, forbid
 from autoplan.errors import ParallelismError
 from autoplan.ir.layout import S
+from autoplan.report.idle_options import idle_options
+from autoplan.report.notes import notes_of
 from autoplan.rules.nn.expert_capacity import MIXTURE, ROUTED, WITHIN, limit_of_rows
 from autoplan.rules.registry import AxisStrategy
 from autoplan.runtime.ops import within_capacity
@@ -95,7 +97,7 @@ class Mixtures(nn.Module):
 
 def planned(parallelism: object, dropping: str, **further: object) -> Plan:
     torch.manual_seed(0)
-    training = Training(expert_capacity=CAPACITY, expert_dropping=dropping, learning_rate=1e-2, **further)
+    training = Training(**{"expert_capacity": CAPACITY, "learning_rate": 1e-2, **further}, expert_dropping=dropping)
     batch = {"x": torch.randn(ROWS, LENGTH, HIDDEN)}
     given = {"parallelism": parallelism.pinned, "constraints": NO_SUMS} if isinstance(parallelism, Travels) else {
         "parallelism": parallelism}  # fmt: skip
@@ -176,6 +178,18 @@ def test_a_capacity_is_of_a_mixture_with_rows() -> None:
                           training=Training(expert_dropping="score"))  # fmt: skip
     with pytest.raises(ParallelismError, match="positive number"):
         Training(expert_capacity=0)
+
+
+IDLE = [(1.6, "score", False), (1.9, "order", True), (2.0, "score", True)]
+
+
+@pytest.mark.parametrize(("capacity", "dropping", "idle"), IDLE)
+def test_a_capacity_that_drops_nothing_is_told(capacity: float, dropping: str, idle: bool) -> None:
+    """Of six tokens with two choices each among four experts, 1.6 even shares are five tokens, 1.9 are six."""
+    record = planned(PLANS["ddp"], dropping, expert_capacity=capacity).record
+    told = [f"expert_capacity={capacity}", *["expert_dropping='score'"] * (dropping == "score")] if idle else []
+    assert [line.split(", for")[0] for line in idle_options(record)] == [f"No effect: {each}" for each in told]
+    assert any("isn't equal to the one that drops none" in note for note in notes_of(record)) is not idle
 
 
 def test_rows_are_counted_where_ranks_have_parts_of_a_row_s_tokens() -> None:

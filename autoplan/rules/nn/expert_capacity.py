@@ -20,6 +20,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 
 MIXTURE, WITHIN, ROUTED = "autoplan.experts", "autoplan.within_capacity", "routed_experts"
+TOP, RESHAPE = "autoplan.top_indices", "aten.reshape.default"
 COMPLETE = 8  # which argument of a mixture says that every choice names an expert
 
 
@@ -60,6 +61,21 @@ def limited(block: Block, capacity: float, by_score: bool) -> Block:
 def taken(tokens: int, choices: int, experts: int, capacity: float) -> int:
     """Of a row's choices, what one expert takes at most."""
     return math.ceil(capacity * tokens * choices / experts)
+
+
+def drops_nothing(block: Block, mixture: Node) -> bool:
+    """Whether a mixture was limited, and no choice of experts can exceed the limit."""
+    capacity = capacity_of(block, mixture)
+    if capacity is None:
+        return False
+    types, makers = block.types(), {node.name: node for node in block.nodes}
+    tokens, choices = types[mixture.operands[1]].shape[-2:]
+    most, named = taken(tokens, choices, types[mixture.operands[3]].shape[0], capacity), mixture.operands[1]
+    while named in makers and makers[named].op in (WITHIN, RESHAPE):
+        named = makers[named].operands[0]
+    top = makers.get(named)  # of which a token chooses an expert once at most
+    distinct = top is not None and top.op == TOP and top.args[1] == choices
+    return most >= tokens * (1 if distinct else choices)
 
 
 def rows_sent(groups: int, tokens: int, choices: int, here: int, ways: int, capacity: float) -> int:
