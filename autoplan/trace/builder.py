@@ -44,12 +44,17 @@ def overload(op: str) -> torch._ops.OpOverload:
 
 
 class Builder:
-    """Collects nodes in order of execution. ``module`` is the path that new nodes are attributed to."""
+    """Collects nodes in order of execution.
+
+    module  the path that new nodes are attributed to
+    sparse  names of tables that the user's operators give sparse gradients
+    """
 
     def __init__(self, entering: Iterable[Typed] = ()) -> None:
         self.nodes: dict[str, Node] = {}
         self.types: dict[str, TensorType] = {value.name: value.type for value in entering}
         self.module = ""
+        self.sparse: set[str] = set()
 
     def enter(self, name: str, type: TensorType) -> Ref:
         """Declares a value that no node makes."""

@@ -24,7 +24,7 @@ from autoplan.trace.checks.side_effects import refusals
 from autoplan.trace.checks.steady_state import check_settled
 from autoplan.trace.checks.straight_through import Form
 from autoplan.trace.checks.tensors import check_tensors, storage_names, storage_of
-from autoplan.trace.checks.trained import check_strange, check_trained, without_gradient_frozen
+from autoplan.trace.checks.trained import check_strange, check_trained, sparse_notes, without_gradient_frozen
 from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.expert_loops.without_tokens import check_without_tokens
 from autoplan.trace.modules import aliases_of, tree_of
@@ -119,7 +119,8 @@ def flat_within(
         if found := forms_of(calls):
             return flat_within(model, inputs, loss_fn, training, dtype, kept, evaluated, [*forms, *found])
         check_trained(flat, trained)
-        return replace(flat, parameters=without_gradient_frozen(flat))
+        flat = replace(flat, parameters=without_gradient_frozen(flat))
+        return replace(flat, notes=(*flat.notes, *sparse_notes(flat.parameters, converted.builder.sparse)))
     return flat
 
 

@@ -152,13 +152,17 @@ def backward(
     module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training,
     share: float = 1.0,
 ) -> float:  # fmt: skip
-    """A share of the loss, after its gradients have been accumulated."""
+    """A share of the loss, after its gradients have been accumulated: dense, as a program's are, where an embedding's
+    are sparse."""
     with ExitStack() as stack:
         if training.precision == "fp64":
             stack.enter_context(widened())
             stack.enter_context(plain_experts(module))
         loss = loss_of(module, loss_fn, batch) * share
         loss.backward()
+    for parameter in module.parameters():
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
     return float(loss.detach())
 
 

@@ -106,3 +106,26 @@ def test_complex_weights_train_as_on_one_device() -> None:
     pins = Parallelism(dp=2, tp=1, pp=1)
     plan = parallelize_alone(Spectral(), "1x2 cpu", batch, loss_fn=F.mse_loss, parallelism=pins)
     assert plan.verify().passed
+
+
+class Sparse(nn.Module):
+    """Tables whose gradients are asked for as sparse ones, one of them frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.bag = nn.Embedding(32, 8, sparse=True), nn.EmbeddingBag(32, 8, sparse=True, mode="sum")
+        self.kept, self.head = nn.Embedding(32, 8, sparse=True).requires_grad_(False), nn.Linear(8, 4)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        found = (self.words(tokens) + self.kept(tokens)).mean(1) + self.bag(tokens)
+        return F.cross_entropy(self.head(found), labels)
+
+
+@pytest.mark.usefixtures("verified_in_pool")
+def test_gradients_that_are_asked_for_as_sparse_are_dense_and_the_report_says_so() -> None:
+    batch = {"tokens": torch.randint(32, (8, 4)), "labels": torch.randint(4, (8,))}
+    plan = parallelize_alone(Sparse(), "1x2 cpu", batch, parallelism=Parallelism(dp=2, tp=1, pp=1))
+    (note,) = plan.record.model.notes
+    assert note.startswith("gradients of words.weight, bag.weight are dense, where sparse=True asks for sparse ones")
+    assert "momentum or weight decay moves rows" in note and note in " ".join(plan.report(verbose=True).split())
+    assert plan.verify().passed, "one device's sparse gradients are held to a program's dense ones"

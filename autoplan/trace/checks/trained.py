@@ -1,6 +1,6 @@
 """Autograd's own account of a traced model, and the graph's: both have to train the same parameters."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from autoplan.errors import InputsError, TraceError
 from autoplan.ir.graph import Node, Parameter
 from autoplan.trace.blocks import Flat
 
+NAMED = 3  # tables that a note names, before it counts the others
 STOPS = ("aten.detach.default", "autoplan.uniform")  # what they read gets no gradient through them
 
 
@@ -42,6 +43,16 @@ def reached(nodes: Iterable[Node], output: str) -> set[str]:
         if node.name in met and node.type.floating and node.op not in STOPS:
             met.update(node.operands)
     return met
+
+
+def sparse_notes(parameters: Iterable[Parameter], sparse: Container[str]) -> tuple[str, ...]:
+    """What a report says of trained tables whose gradients are asked for as sparse ones."""
+    found = [p.source for p in parameters if p.trainable and p.name in sparse]
+    if not found:
+        return ()
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    told = "a step updates every row, and momentum or weight decay moves rows that no id names, as SparseAdam doesn't"
+    return (f"gradients of {', '.join(found[:NAMED])}{more} are dense, where sparse=True asks for sparse ones: {told}",)
 
 
 def check_loss(loss: Tensor, model: nn.Module) -> None:

@@ -13,11 +13,14 @@ def embedding_bag(
     padding_idx: int | None = None,
 ) -> tuple[Ref | None, ...]:  # fmt: skip
     """Pooled rows; what else ATen returns it keeps for itself. Gradients are dense, also where ``sparse`` asks for
-    others; one that is scaled by how often an index stands in the batch is left as an operator without a rule."""
+    others, which a report tells; one that is scaled by how often an index stands in the batch is left as an operator
+    without a rule."""
     if scale_grad_by_freq:
         given = (weight, indices, offsets, scale_grad_by_freq, mode, sparse, scales, include_last_offset, padding_idx)
         kind = TensorType((b.shape(offsets)[0], b.shape(weight)[1]), b.type(weight).dtype)
         return b.emit("aten.embedding_bag.padding_idx", *given, type=kind), None, None, None
+    if sparse:
+        b.sparse.add(weight.name)
     padding = -1 if padding_idx is None else padding_idx % b.shape(weight)[0]
     length = even_length(b, indices, offsets)
     if length is not None:

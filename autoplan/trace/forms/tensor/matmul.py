@@ -114,7 +114,8 @@ def matmul(b: Builder, x: Ref, y: Ref) -> Ref:
 def embedding(
     b: Builder, weight: Ref, ids: Ref, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Ref:
-    """With the padding index, whose row gets no gradient, where there is one. A sparse gradient is made dense."""
+    """With the padding index, whose row gets no gradient, where there is one. A sparse gradient is made dense, which
+    a report tells."""
     if scale_grad_by_freq:
         raise TraceError(
             "nn.Embedding(scale_grad_by_freq=True)",
@@ -122,4 +123,6 @@ def embedding(
             "leave it out",
         )
     padding = (padding_idx,) if padding_idx >= 0 else ()
+    if sparse:
+        b.sparse.add(weight.name)
     return b.emit("aten.embedding.default", weight, ids, *padding)
