@@ -5,7 +5,8 @@ nothing. The trace takes the way that doesn't raise, as it leaves ``torch._check
 torch.isfinite(x).all(): x = x.clamp(...)`` mends numbers that overflowed. The trace takes the way of finite numbers:
 where some aren't, the program goes on with them, and tells of a loss that isn't finite. ``if torch.rand([]) <
 self.layerdrop`` drops nothing where that is zero. Each line of the first two kinds is noted, for the report to tell,
-and so is ``torch.rand(1) > 0``.
+and so is ``torch.rand(1) > 0``. What ``torch.ones`` gives is true everywhere: a mask that forward makes so hides
+nothing, and nothing has to be computed with it.
 """
 
 import dis
@@ -18,19 +19,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 OURS = Path(__file__).parent
 CALLERS = (str(OURS / "batch_binding.py"), str(OURS / "checks" / "observed.py"))  # of forward and of the loss
 MEANT = {"isfinite": True, "isnan": False, "isinf": False}  # of finite numbers
 FLIPS = ("logical_not", "__invert__", "bitwise_not")
-ALIKE = ("all", "any", "to", "bool", "__and__", "__or__", "logical_and", "logical_or")
+FILLED = ("ones", "ones_like", "new_ones")  # with what is true
+ALIKE = (
+    "all", "any", "to", "bool", "float", "int", "long", "__and__", "__or__", "logical_and", "logical_or", "cat",
+    "__getitem__", "expand", "view", "reshape", "unsqueeze", "squeeze", "clone", "contiguous",
+)  # fmt: skip
 """What gives the one truth value that all its operands have everywhere."""
 COMPARED = ("lt", "le", "gt", "ge")
 BETWEEN = ("CACHE", "TO_BOOL", "UNARY_NOT", "EXTENDED_ARG", "NOP")  # asking for a truth and jumping by it
 ENDS = ("JUMP", "RETURN", "FOR_ITER", "SEND", "YIELD")
 CHECK, FINITE = "forward's check of values isn't made", "all numbers are taken to be finite"
 POSITIVE = "a draw from 0 to 1 is taken to be above 0"  # it is 0 once in 2^24 draws
+
+
+def true_everywhere(tensor: Tensor) -> bool:
+    """Whether all of a tensor is known to be true; ``Branches``, where one is entered, answers."""
+    return bool(has_torch_function((tensor,)) and handle_torch_function(true_everywhere, (tensor,), tensor))
 
 
 class Branches(TorchFunctionMode):
@@ -52,6 +62,8 @@ class Branches(TorchFunctionMode):
     ) -> Any:
         name = getattr(func, "__name__", "")
         self.forget(args)
+        if func is true_everywhere:
+            return id(args[0]) in self.known and self.known[id(args[0])][1]
         if name in ("__bool__", "item") and isinstance(args[0], Tensor) and args[0].numel() == 1:
             value = self.decided(args[0], asks=name == "__bool__")
             if value is not None:
@@ -89,18 +101,21 @@ class Branches(TorchFunctionMode):
 
     def truth(self, name: str, args: tuple) -> bool | None:
         """What a function gives everywhere where all numbers are finite."""
-        if name in MEANT:
-            return MEANT[name]
-        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        if name in MEANT or name in FILLED:
+            return MEANT.get(name, True)
+        given = args[0] if args and isinstance(args[0], (list, tuple)) else args
+        tensors = [arg for arg in given if isinstance(arg, Tensor)]
         known = {self.known[id(t)][1] if id(t) in self.known else None for t in tensors}
         if (name not in ALIKE and name not in FLIPS) or len(known) != 1 or None in known:
+            return None
+        if name in FLIPS and any(t.dtype != torch.bool for t in tensors):  # of a number, bits are flipped
             return None
         return known.pop() is not (name in FLIPS)
 
     def decided(self, tensor: Tensor, *, asks: bool) -> bool | None:
         """The truth of what a line asks for; None where only the values tell."""
         line = asking_line()
-        if id(tensor) in self.known:
+        if id(tensor) in self.known and (asks or tensor.dtype == torch.bool):
             if id(tensor) in self.assumed:
                 self.noted[f"{line[1] if line else 'forward'}: {self.assumed[id(tensor)]}"] = None
             return self.known[id(tensor)][1]

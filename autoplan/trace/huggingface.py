@@ -16,10 +16,11 @@ from torch.nn import functional as F
 
 from autoplan.errors import TraceError
 from autoplan.trace import mixtures
+from autoplan.trace.branches import true_everywhere
 
 PADDED = "autoplan"  # the user gave an attention mask, or positions
 WRITTEN = "eager"  # transformers' name for attention as its model's file spells it, scores in memory
-UNPADDED = "autoplan_unpadded"  # no padding: the all-true mask of ``prepare`` is not looked at
+UNPADDED = "autoplan_unpadded"  # no padding is given: a mask of ones, as ``prepare`` makes one, is none
 
 
 UNKNOWN = ("block_indices", "s_aux", "sinks", "softcap")  # what transformers' attentions may take besides
@@ -141,8 +142,11 @@ def biased_mask(bias: torch.Tensor, mask: torch.Tensor | None, causal: bool) -> 
     return torch.where(mask, bias, torch.finfo(bias.dtype).min) if mask.dtype == torch.bool else bias + mask
 
 
-def unpadded_mask(**kwargs: Any) -> torch.Tensor | None:
-    return padded_mask(**{**kwargs, "attention_mask": None})
+def unpadded_mask(attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor | None:
+    """A mask that the model makes of what else it is given hides what it says."""
+    if attention_mask is not None and true_everywhere(attention_mask):
+        attention_mask = None
+    return padded_mask(**kwargs, attention_mask=attention_mask)
 
 
 def padded_mask(
