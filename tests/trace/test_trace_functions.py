@@ -59,6 +59,22 @@ class Root(Function):
         return gradient / (4 * x).clamp(min=1e-30).sqrt()
 
 
+class MaskedSoftmax(Function):
+    """Changes in place what torch would need for the derivative, and itself keeps what comes of it, as sew-d's does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, hidden: Tensor) -> Tensor:
+        result = torch.softmax(x.masked_fill(hidden.bool(), torch.finfo(x.dtype).min), -1)
+        result.masked_fill_(hidden.bool(), 0)
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (result,) = ctx.saved_tensors
+        return result * (gradient - (gradient * result).sum(-1, keepdim=True)), None
+
+
 class Clipping(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -86,10 +102,13 @@ class Applying(nn.Module):
         return self.function.apply(self.layer(x), *self.more).mean()
 
 
-ROWS = torch.tensor([1, 0])
+ROWS, HIDDEN = torch.tensor([1, 0]), torch.tensor([1, 0, 0, 0, 0, 0, 0, 1])
 
 
-@pytest.mark.parametrize("made", [Applying(Square), Applying(Scaled, ROWS, 3.0), Applying(Root)])
+@pytest.mark.parametrize(
+    "made",
+    [Applying(Square), Applying(Scaled, ROWS, 3.0), Applying(Root), Applying(MaskedSoftmax, HIDDEN)],
+)
 def test_one_whose_backward_is_the_derivative_is_traced(made: nn.Module) -> None:
     assert trace(made, (torch.randn(4, 8),), training=True).segments
 

@@ -5,7 +5,7 @@ other operators (``straight_through``), or refused, for the model would be train
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -109,7 +109,14 @@ def forward_of(call: Call, args: Sequence[object]) -> object:
 
 
 def gradients(call: Call, scale: float, gradient_scale: float, run: Run) -> list[Tensor]:
-    """Of every operand that wants one, in float64, zero where none comes; always of the same operands."""
+    """Of every operand that wants one, in float64, zero where none comes; always of the same operands. What torch
+    differentiates may be changed in place afterwards, as a forward does with its softmax: the graph changes copies."""
+    mutable = torch.autograd.graph.allow_mutation_on_saved_tensors() if run is forward_of else nullcontext()
+    with mutable:
+        return tried_gradients(call, scale, gradient_scale, run)
+
+
+def tried_gradients(call: Call, scale: float, gradient_scale: float, run: Run) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     clipped = sum(torch.Size(o.shape).numel() for o in call.args if isinstance(o, Operand)) > LARGEST
     args = [sample(o, generator, clipped, scale) if isinstance(o, Operand) else o for o in call.args]
