@@ -267,6 +267,8 @@ class Parallelism:
     compression      of gradients over the data axis: "powersgd", factors of low rank (``compression_rank``, None: 4);
                      "topk", each rank's largest elements (``compression_rate``, their share, None: 0.01); "int8",
                      eight bits an element; "1bit": 1-bit Adam (``runtime.parallel.compression``)
+    compression_within  data-parallel ranks that lie together, as a node's, which sum gradients whole; compressed ones
+                     go between such groups. None or 1: between all
     servers          data-parallel ranks that are parameter servers (Li et al. 2014): each has a shard of the weights,
                      and alone its optimizer state; the others push gradients to it and pull weights from it
     staleness        of servers: gradients are of the weights so many updates before the newest; None or 0: of these
@@ -300,6 +302,7 @@ class Parallelism:
     servers: int | None = None
     staleness: int | None = None
     tp_overlap: int | None = None
+    compression_within: int | None = None
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -361,7 +364,8 @@ class Parallelism:
     @property
     def compressed(self) -> Compression | None:
         """How a plan's gradients go over the data axis; None: they are summed whole."""
-        return compression(self.compression, self.compression_rank, self.compression_rate)
+        sizes = self.compression_rank, self.compression_rate, self.compression_within
+        return compression(self.compression, *sizes)
 
     @property
     def tensor_sizes(self) -> tuple[int, ...]:

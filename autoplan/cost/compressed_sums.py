@@ -13,6 +13,8 @@ from cost_models.compute import eager_seconds
 Shape = tuple[int, ...]
 Message = tuple[str, int]
 """A kind of collective, and the bytes that it is known by: of a gather the result's."""
+Sent = tuple[str, int, str]
+"""The same with the axes that it goes over."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,14 @@ class CompressedCost(ABC):
     def local_s(self, prices: Prices) -> float:
         """Seconds of what a rank computes."""
 
-    def sent(self, axes: str, prices: Prices) -> tuple[Message, ...]:
-        """Over these axes, on the mesh of a price list."""
-        return self.messages(axes, math.prod(prices.mesh.size(axis) for axis in axes.split(",")))
+    def sent(self, axes: str, prices: Prices) -> tuple[Sent, ...]:
+        """For a sum over these axes, on the mesh of a price list."""
+        ranks = math.prod(prices.mesh.size(axis) for axis in axes.split(","))
+        return tuple((kind, size, axes) for kind, size in self.messages(axes, ranks))
 
     def sums_s(self, prices: Prices) -> float:
         """Seconds of the messages of all groups: they wait for the backward, and for one another."""
-        return sum(
-            prices.collective_s(kind, size, axes) for axes in self.kinds for kind, size in self.sent(axes, prices)
-        )
+        return sum(prices.collective_s(*message) for axes in self.kinds for message in self.sent(axes, prices))
 
     def streamed_s(self, passes: Iterable[float], elements: float, prices: Prices) -> float:
         """Seconds of kernels that go so often over as many elements of a gradient; none is compiled."""

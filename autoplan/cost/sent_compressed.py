@@ -6,12 +6,12 @@ Passes are counted off the runtime's kernels (``runtime.parallel.compression``),
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from autoplan.cost.compressed_sums import CompressedCost, Message, Shape
+from autoplan.cost.compressed_sums import CompressedCost, Message, Sent, Shape
 from autoplan.cost.low_rank import LowRankCost, kept_factors
 from autoplan.cost.prices import Prices
-from autoplan.ir.buckets import BLOCK, INDEX_BYTES, Compression, blocks, exchanged_blocks
+from autoplan.ir.buckets import BLOCK, INDEX_BYTES, Compression, blocks, exchanged_blocks, shards, two_levels
 
 ENCODED = (2.0, 2.0, 1.0, 2.0, 2.0, 1.3, 0.5, 0.5)
 """Over a gradient in float32 that becomes bytes: filled up to blocks, its sizes, their largest, divided, rounded,
@@ -29,6 +29,9 @@ UPDATED = (2.0, 2.0, 2.0, 2.0)
 CHOSEN = (3.0, 2.0, 6.0, 1.0)
 """What was left out is added; sizes; the k largest, by a radix selection, which reads them for each of some digits;
 zeros for what comes."""
+
+LAID_OUT, PUT_BACK = (1.0, 2.0), (2.0,)
+"""Of gradients that are summed whole first: zeros, a copy in their place; an owner's, put back in theirs."""
 
 GATHERED = 8 + 8 + 8
 """Bytes beside an element's value that top-k has while it adds up what came: where its gradient begins, its place as
@@ -72,12 +75,60 @@ class TopKCost(CompressedCost):
     def local_s(self, prices: Prices) -> float:
         shapes = self.shapes.items()
         chosen_s = sum(count * self.streamed_s(CHOSEN, math.prod(shape), prices) for shape, count in shapes)
-        came_s = sum(prices.cold_s(ADDED * size) for axes in self.kinds for _, size in self.sent(axes, prices))
+        came_s = sum(prices.cold_s(ADDED * size) for axes in self.kinds for _, size, _ in self.sent(axes, prices))
         return chosen_s + came_s
+
+
+@dataclass(frozen=True)
+class TwoLevelCost(CompressedCost):
+    """Whole within groups of ranks, compressed between their owners (``runtime.parallel.compression.two_levels``).
+
+    All owners of a group send at once, each over its share of the group's links; the fullest one is what is waited for.
+    """
+
+    def messages(self, axes: str, ranks: int) -> tuple[Message, ...]:
+        raise AssertionError("they go over several axes: ``sent``")
+
+    def sent(self, axes: str, prices: Prices) -> tuple[Sent, ...]:
+        owned, owners, (within, across) = self.fullest(axes, prices)
+        elements = sum(count * (math.prod(shape) + 1) for shape, count in owned.kinds[across].items())
+        rows = owners * elements * self.itemsize
+        between = owned.sent(across, prices)
+        return ("reduce-scatter", rows, within), *between, ("all-gather", rows, within)
+
+    def local_s(self, prices: Prices) -> float:
+        """Gradients are put behind one another, the owner's taken out of what came and put back."""
+        found = 0.0
+        for axes, shapes in self.kinds.items():
+            owned, _, (_, across) = self.fullest(axes, prices)
+            whole, part = elements_of(shapes), elements_of(owned.kinds[across])
+            found += owned.local_s(prices) + self.streamed_s(LAID_OUT, whole, prices)
+            found += self.streamed_s(PUT_BACK, part, prices)
+        return found
+
+    def fullest(self, axes: str, prices: Prices) -> tuple[CompressedCost, int, tuple[str, str]]:
+        """(what the owner of most elements sends, owners in a group, the axes within groups and between them)."""
+        levels = two_levels(axes.split(","), self.how.within, prices.mesh.size("dp"))
+        within, across = (",".join(names) for names in levels)
+        owners = math.prod(prices.mesh.size(axis) for axis in levels[0])
+        shapes = dict(enumerate(sorted(Counter(self.kinds[axes]).elements())))
+        sizes = {f"{number:09}": float(math.prod(shape)) for number, shape in shapes.items()}
+        given, held = shards(sizes, owners), [0.0] * owners
+        for name, owner in given.items():
+            held[owner] += sizes[name]
+        most = held.index(max(held))
+        mine = Counter(shapes[int(name)] for name, owner in given.items() if owner == most)
+        return compressed_cost({across: mine}, replace(self.how, within=1), self.itemsize), owners, (within, across)
+
+
+def elements_of(shapes: Mapping[Shape, int]) -> int:
+    return sum(count * math.prod(shape) for shape, count in shapes.items())
 
 
 def compressed_cost(kinds: Mapping[str, Mapping[Shape, int]], how: Compression, itemsize: int) -> CompressedCost:
     """Of gradients of these shapes by the axes of their group."""
+    if how.within > 1:
+        return TwoLevelCost(kinds, how, itemsize)
     kind = {"powersgd": LowRankCost, "topk": TopKCost}.get(how.kind, QuantisedCost)
     return kind(kinds, how, itemsize)
 
@@ -94,7 +145,9 @@ def together(costs: Iterable[CompressedCost]) -> CompressedCost:
 
 def kept_bytes(shape: Shape, how: Compression, itemsize: int, ranks: int) -> float:
     """Bytes that stay on a rank of a gradient of this shape: what was left out of it, and what messages are put
-    together in. Of those who add up, theirs, too."""
+    together in. Of those who add up, theirs, too; of owners in a group each one's share."""
+    if how.within > 1:
+        return kept_bytes(shape, replace(how, within=1), itemsize, ranks // how.within) / how.within
     elements = math.prod(shape)
     left = itemsize * elements * how.feeds_back
     if how.kind == "powersgd":

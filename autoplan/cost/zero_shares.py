@@ -297,7 +297,8 @@ class DataShares:
 
     def beside_update(self, parameters: np.ndarray) -> np.ndarray:
         """[segments] bytes that stand where the optimizer updates, or right before or after it: gradients on their way
-        to their shards; of replicas that meet a bucket, and what comes for it; what workers have sent to a server.
+        to their shards, or to owners that compress them; of replicas that meet a bucket, and what comes for it; what
+        workers have sent to a server.
 
         parameters  bytes of each segment's, trained ones
         """
@@ -308,7 +309,8 @@ class DataShares:
             return np.full_like(parameters, (1 + max(self.neighbours, 1)) * bucket)
         if self.servers:
             return np.full_like(parameters, (self.size - 1) * self.updated * self.prices.summed * parameters.sum())
-        return parameters * (self.prices.stored if self.zero else 0.0)
+        whole_first = self.compressed is not None and self.compressed.within > 1
+        return parameters * (self.prices.stored if self.zero or whole_first else 0.0)
 
     @property
     def gathered_segments(self) -> tuple[float, float]:

@@ -45,11 +45,14 @@ class Compression:
     kind  "powersgd", "int8", "topk" or "1bit"
     rank  of PowerSGD's factors, else 0
     rate  of top-k the share of a gradient's elements that a rank sends, else 0
+    within  data-parallel ranks that lie together, as a node's, which sum gradients whole; what is compressed goes
+          between such groups. 1: between all ranks
     """
 
     kind: str
     rank: int = 0
     rate: float = 0.0
+    within: int = 1
 
     @property
     def linear(self) -> bool:
@@ -79,11 +82,24 @@ class Compression:
         return math.ceil(self.rate * elements)
 
 
-def compression(kind: str | None, rank: int | None, rate: float | None) -> Compression | None:
+def compression(
+    kind: str | None, rank: int | None, rate: float | None, within: int | None = None
+) -> Compression | None:
     """What is asked for, with what is taken where a rank or a rate isn't."""
     if kind is None:
         return None
-    return Compression(kind, (rank or LOW_RANK) * (kind == "powersgd"), (rate or RATE) * (kind == "topk"))
+    low_rank, share = (rank or LOW_RANK) * (kind == "powersgd"), (rate or RATE) * (kind == "topk")
+    return Compression(kind, low_rank, share, within or 1)
+
+
+def two_levels(axes: Sequence[str], within: int, data: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the axes over which gradients are summed whole, those over which they go compressed) of a sum over ``axes``.
+
+    within  ranks of the data axis that lie together
+    data    its size
+    """
+    inner = tuple(f"dp.inner{within}" if axis == "dp" else axis for axis in axes)
+    return inner, (f"dp.outer{data // within}",)
 
 
 def blocks(elements: int) -> int:

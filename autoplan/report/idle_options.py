@@ -146,8 +146,9 @@ NEEDS: Mapping[str, Reason] = {
 ALWAYS = (
     "dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "tensor", "tensor_system", "local_steps",
     "outer_optimizer", "gossip", "servers", "staleness", "compression", "compression_rank", "compression_rate",
-    "optimizer", "precision", "weight_decay", "betas", "eps", "momentum", "clip_grad_norm", "compile",
-    "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum", "compression_start",
+    "compression_within", "optimizer", "precision", "weight_decay", "betas", "eps", "momentum", "clip_grad_norm",
+    "compile", "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum",
+    "compression_start",
 )  # fmt: skip
 """Fields that a plan follows whenever it isn't refused, or that the report tells by themselves."""
 

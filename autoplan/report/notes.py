@@ -91,6 +91,10 @@ COMPRESSED_AS = {
 """By kind: what it takes, and how that goes."""
 
 
+WITHIN = "dp.inner"
+"""How axes of ranks that lie together begin (``ir.mesh``)."""
+
+
 def compression_text(record: PlanRecord, how: Compression, start: int) -> str:
     """What goes compressed over dp, and that it isn't one device's step; or that nothing does."""
     sent, taken, kind = sent_text(record), *COMPRESSED_AS[how.kind]
@@ -102,6 +106,8 @@ def compression_text(record: PlanRecord, how: Compression, start: int) -> str:
             "dp."
         )
     first = f" after {start} steps with whole gradients" * bool(start)
+    if how.within > 1:
+        kind += f", between groups of {how.within} ranks, each of which sums them whole first"
     left = ", and what it leaves out is added to the next one's" if how.feeds_back else ", and what it lacks is dropped"
     return (
         f"Compressed: gradients go over dp {kind}{first}{sent}. A step's gradient is an approximation{left}. It isn't "
@@ -141,12 +147,10 @@ def server_note(record: PlanRecord, servers: int, staleness: int) -> str:
 
 
 def sent_text(record: PlanRecord) -> str:
-    """``, 1.2 MiB for 90 MiB``: what of the gradients the device with most of them sends; "" where none go so."""
-    sent = sum(c.bytes for c in record.chosen.predicted.collectives if c.where == COMPRESSED)
-    whole = max(stage.gradients for stage in record.chosen.predicted.peak_bytes)
-    if not sent:
-        return ""
-    return f", {size_text(sent)} for {size_text(whole)} of gradients on a device"
+    """``, 1.2 MiB in a step``: what the device with most of them sends of gradients; "" where none go so."""
+    parts = [c for c in record.chosen.predicted.collectives if c.where == COMPRESSED]
+    sent = sum(c.bytes for c in parts if not c.axis.startswith(WITHIN))
+    return f", {size_text(sent)} in a step of a device" if sent else ""
 
 
 def own_draws(record: PlanRecord) -> list[str]:

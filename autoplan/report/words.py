@@ -73,7 +73,8 @@ def compression_words(p: Parallelism) -> str:
     """How gradients over the data axis are compressed."""
     words = COMPRESSION_WORDS[str(p.compression)]
     words += f" of rank {p.compression_rank}" if p.compression_rank else ""
-    return words + (f" of {p.compression_rate:g}" if p.compression_rate else "")
+    words += f" of {p.compression_rate:g}" if p.compression_rate else ""
+    return words + (f", between groups of {p.compression_within}" if (p.compression_within or 1) > 1 else "")
 
 
 def local_words(p: Parallelism) -> str:

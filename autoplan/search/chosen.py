@@ -80,6 +80,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         compression=s.compressed.kind if s.compressed else None,
         compression_rank=(s.compressed.rank or None) if s.compressed else None,
         compression_rate=(s.compressed.rate or None) if s.compressed else None,
+        compression_within=s.compressed.within if s.compressed and s.compressed.within > 1 else None,
         servers=s.servers or None,
         staleness=s.versions - 1 if s.servers else None,
     )

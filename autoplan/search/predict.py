@@ -132,10 +132,10 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         groups = added(data.by_group(unit) for at in runs for unit in loads.unit_bytes(at))
         for axes in dict.fromkeys(axes for each in sent for axes in each.kinds):
             for alike in zip(*(each.sent(axes, data.prices) for each in sent if axes in each.kinds), strict=True):
-                kind, sizes = alike[0][0], [size for _, size in alike]
-                sent_s = sum(data.prices.collective_s(kind, size, axes) for size in sizes)
+                (kind, _, over), sizes = alike[0], [size for _, size, _ in alike]
+                sent_s = sum(data.prices.collective_s(kind, size, over) for size in sizes)
                 spent_s -= sent_s
-                yield PricedCollective(COMPRESSED, kind, axes, sum(sizes), 1, sent_s, 0.0)
+                yield PricedCollective(COMPRESSED, kind, over, sum(sizes), 1, sent_s, 0.0)
     if data.size > 1 and data.alone:
         kind, count = ("send", data.neighbours) if data.neighbours else ("all-reduce", 1)
         averaged = int(data.averaged * stored * size)

@@ -16,7 +16,7 @@ UNPRICED = "how each operator is split, and where stages are cut: the trainer's 
 
 INEXACT = (
     "local_steps", "outer_optimizer", "compression", "compression_rank", "compression_rate", "gossip", "servers",
-    "staleness", "tp_overlap",
+    "staleness", "tp_overlap", "compression_within",
 )  # fmt: skip
 """Fields whose steps aren't one device's, or that no other trainer knows."""
 
@@ -115,6 +115,7 @@ class Losses:
                 compression=p.compression,
                 compression_rank=p.compression_rank,
                 compression_rate=p.compression_rate,
+                compression_within=p.compression_within,
                 dp_replicate=p.dp_replicate,
             )
 

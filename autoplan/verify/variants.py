@@ -77,8 +77,8 @@ def synchronous(record: PlanRecord) -> PlanRecord:
     p = record.chosen.parallelism
     schedule = "1f1b" if p.continuous else p.pipeline_schedule
     p = replace(p, local_steps=None, outer_optimizer=None, pipeline_schedule=schedule)
-    p = replace(p, compression=None, compression_rank=None, compression_rate=None, gossip=None)
-    p = replace(p, servers=None, staleness=None)
+    p = replace(p, compression=None, compression_rank=None, compression_rate=None, compression_within=None)
+    p = replace(p, gossip=None, servers=None, staleness=None)
     return replace(record, chosen=replace(record.chosen, parallelism=p))
 
 
@@ -109,7 +109,8 @@ def rule_of(parallelism: Parallelism) -> str:
             "1bit": "1-bit Adam's rule, each replica's part of the momentum in one bit, and their sum",
             "topk": f"top-k's rule, {how.rate:g} of each replica's elements with what was left out before",
         }
-        return kinds[how.kind]
+        of = f", of {how.within} ranks each, which sum gradients whole" if how.within > 1 else ""
+        return kinds[how.kind] + of
     return RULES[parallelism.pipeline_schedule or ""]
 
 

@@ -73,6 +73,10 @@ PAPERS: Mapping[str, str] = {
     "pipedream-2bw": "Narayanan et al. 2021, PipeDream-2BW", "gossip": "Lian et al. 2017, D-PSGD",
     "powersgd": "Vogels et al. 2019, PowerSGD", "int8": "Wang et al. 2023, ZeRO++ (quantised gradients)",
     "topk": "Stich et al. 2018, sparsified SGD with memory", "1bit-adam": "Tang et al. 2021, 1-bit Adam",
+    "hierarchical-powersgd": "Vogels et al. 2019, between nodes alone",
+    "hierarchical-int8": "Wang et al. 2023, between nodes alone",
+    "hierarchical-topk": "Stich et al. 2018, between nodes alone",
+    "hierarchical-1bit-adam": "Tang et al. 2021, between nodes alone",
 }  # fmt: skip
 
 

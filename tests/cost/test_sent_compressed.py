@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,10 @@ import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.cost.sent_compressed import compressed_cost, kept_bytes, together
 from autoplan.ir.buckets import BLOCK, Compression
+from autoplan.ir.mesh import Mesh
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.parallel.compression.kinds import compressor
+from autoplan.runtime.parallel.compression.two_levels import TwoLevelSums
 from autoplan.runtime.parallel.own_box import whole
 from autoplan.search.entry import search
 from autoplan.search.predict import COMPRESSED
@@ -57,6 +60,22 @@ def test_stages_of_a_rank_send_as_one() -> None:
     sent = together(each).messages("dp", 4)
     assert sent == compressed_cost({"dp": Counter(SHAPES)}, INT8, 4).messages("dp", 4)
     assert sent[0][1] < sum(one.messages("dp", 4)[0][1] for one in each)
+
+
+@pytest.mark.parametrize("how", [INT8, TOP_K, Compression("powersgd", rank=2)], ids=lambda how: how.kind)
+def test_of_two_levels_the_bytes_are_those_of_the_fullest_owner(how: Compression) -> None:
+    """By the runtime's own shares of four ranks, two of which lie together."""
+    held = made(how).held
+    both: Any = SimpleNamespace(size=lambda: 2, rank=lambda: 0)
+    sums = TwoLevelSums(held, both, both, lambda mine: compressor(how, mine, both, 0))
+    fullest = max(sums.owned, key=lambda owned: sum(h.values.numel() for h in owned))
+    mesh = Mesh.of(dp=4)
+    prices: Any = SimpleNamespace(mesh=mesh)
+    sent = compressed_cost({"dp": Counter(SHAPES)}, replace(how, within=2), 4).sent("dp", prices)
+    first, *between, last = sent
+    assert first == ("reduce-scatter", 2 * 4 * sums.row, "dp.inner2") and last == ("all-gather", *first[1:])
+    shapes = Counter(tuple(h.values.shape) for h in fullest)
+    assert tuple(between) == compressed_cost({"dp.outer2": shapes}, how, 4).sent("dp.outer2", prices)
 
 
 @pytest.mark.parametrize(("kind", "sent", "kept"), [("int8", 0.52, 0.79), ("topk", 0.042, 1.13)])

@@ -54,6 +54,12 @@ KINDS = {
     ),
     "1bit": (2, 2, Parallelism(dp=2, tp=1, pp=1, micro_batch=2, compression="1bit")),
     "topk": (4, 2, Parallelism(dp=2, tp=2, pp=1, micro_batch=2, compression="topk", compression_rate=0.05)),
+    "powersgd between pairs": (
+        4, 2, Parallelism(dp=4, tp=1, pp=1, micro_batch=1, compression="powersgd", compression_within=2),
+    ),
+    "1bit between pairs": (
+        4, 2, Parallelism(dp=4, tp=1, pp=1, micro_batch=1, compression="1bit", compression_within=2),
+    ),
     "recomputed": (4, 2, Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=2, recompute="full")),
     "selective": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")),
     "sequence, selective": (

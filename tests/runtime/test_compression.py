@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from autoplan.options import Training
 from autoplan.runtime.parallel.compression.block_codes import INT8, SIGNS
 from autoplan.runtime.parallel.compression.kinds import compressor
 from autoplan.runtime.parallel.compression.onebit import FrozenVarianceAdam, OneBitSums
+from autoplan.runtime.parallel.compression.two_levels import TwoLevelSums
 from autoplan.runtime.parallel.own_box import whole
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -35,6 +37,7 @@ KINDS: Mapping[str, Compression] = {
     "powersgd": Compression("powersgd", rank=1),
     "1bit": Compression("1bit"),
 }
+KINDS = KINDS | {f"{kind} between pairs": replace(how, within=2) for kind, how in KINDS.items()}
 START = 2  # of 1-bit Adam, whose variance is frozen then
 
 MESHES = {
@@ -68,19 +71,20 @@ def boxes(mesh: Mapping, how: Compression, whole_from: Mapping[str, int]) -> lis
 
 
 def made(mesh: Mapping, training: Training, kind: str) -> Program:
-    training = replace(training, compression_start=START) if kind == "1bit" else training
-    spec, how = tiny.spec(**mesh, training=training), KINDS[kind]
-    fields = dict(compression=kind, compression_rank=how.rank or None, compression_rate=how.rate or None)
+    how = KINDS[kind]
+    training = replace(training, compression_start=START) if how.kind == "1bit" else training
+    spec, fields = tiny.spec(**mesh, training=training), {"compression": how.kind, "compression_within": how.within}
+    fields |= {"compression_rank": how.rank or None, "compression_rate": how.rate or None}
     stages = mesh.get("pp", 1) * mesh.get("virtual_stages", 1)
     return Program(replace(spec, parallelism=replace(spec.parallelism, **fields)), tiny.program(stages))
 
 
 def train(
     rank: int, world: int, mesh: dict, training: Training, kind: str, folder: str = "", at: int = 0,
-    then: dict | None = None,
+    then: dict | None = None, other: str = "",
 ) -> Trained:  # fmt: skip
     return trained(
-        lambda: made(mesh, training, kind), STEPS, folder, at, lambda: made(then or mesh, training, kind)
+        lambda: made(mesh, training, kind), STEPS, folder, at, lambda: made(then or mesh, training, other or kind)
     )
 
 
@@ -92,15 +96,16 @@ def simulated(
     mesh: Mapping, kind: str, run: Run, training: Training = TRAINING, whole_from: Mapping[str, int] = {},
 ) -> Simulated:  # fmt: skip
     parts = boxes(mesh, KINDS[kind], whole_from)
-    replicas = None if KINDS[kind].linear else Replicas(mesh["dp"], mesh.get("microbatches", 1), counted)
+    ways = mesh["dp"] // KINDS[kind].within
+    replicas = None if KINDS[kind].linear else Replicas(ways, mesh.get("microbatches", 1), counted)
     how = How(lambda module, batch: module(**batch), lambda module: optimizer_of(module, training, kind))
-    run = replace(run, start=START) if kind == "1bit" else run
+    run = replace(run, start=START) if KINDS[kind].kind == "1bit" else run
     return compressed(tiny.reference(), list(tiny.batches(STEPS)), parts, how, replicas, run)
 
 
 def optimizer_of(module: nn.Module, training: Training, kind: str) -> torch.optim.Optimizer:
     """AdamW, with the groups that a training has."""
-    if kind == "1bit":
+    if KINDS[kind].kind == "1bit":
         return FrozenAdam(module, START, RATE)
     named, groups = dict(module.named_parameters()), []
     for group in training.groups:
@@ -110,7 +115,8 @@ def optimizer_of(module: nn.Module, training: Training, kind: str) -> torch.opti
 
 
 CASES = [(kind, mesh) for kind in ("int8", "topk", "1bit") for mesh in MESHES]
-QUICK = [("int8", "dp2 tp2"), ("topk", "dp4"), ("1bit", "dp4"), ("topk", "dp2 pp2 zero bubble")]
+CASES += [(f"{kind} between pairs", "dp4") for kind in ("int8", "topk", "powersgd", "1bit")]
+QUICK = [("int8", "dp2 tp2"), ("topk", "dp4"), ("1bit", "dp4"), ("topk", "dp2 pp2 zero bubble"), *CASES[-4:]]
 
 
 @pytest.mark.parametrize(("kind", "mesh"), sampled(CASES, QUICK))
@@ -176,7 +182,21 @@ def accumulated(rank: int, world: int, training: Training, kind: str) -> Trained
 GROUPED = replace(TRAINING, groups=({"match": "*bias", "lr": 0.1, "weight_decay": 0.0},))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "1bit"])
+LEVELS = [("topk between pairs", "topk", 4), ("1bit", "1bit between pairs", 2), ("1bit between pairs", "1bit", 4)]
+
+
+@pytest.mark.parametrize(("kind", "other", "ways"), LEVELS)
+def test_goes_on_from_a_checkpoint_between_other_groups(
+    pool: RankPool, tmp_path: Path, kind: str, other: str, ways: int
+) -> None:
+    """What owners left out between pairs is added up, and all four ranks have a fourth each; and the other way."""
+    at = 3
+    found = pool.run(train, MESHES["dp4"], TRAINING, kind, str(tmp_path / "saved"), at, None, other)[0]
+    run = Run(saves={at: Replicas(ways, 1, counted)})
+    assert_same(found, simulated(MESHES["dp4"], kind, run), 1e-10)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, how in KINDS.items() if how.kind != "1bit"])
 def test_batches_that_are_accumulated_and_groups_of_parameters(pool: RankPool, kind: str) -> None:
     """Each batch's gradient is compressed by itself, and its error goes to the next batch's."""
     found = pool.run(accumulated, GROUPED, kind)[0]
@@ -209,6 +229,33 @@ def missing(rank: int, world: int, how: Compression) -> tuple[bool, bool, bool]:
 @pytest.mark.parametrize("kind", ["int8", "topk", "1bit"])
 def test_what_has_no_gradient_keeps_its_error(pool: RankPool, kind: str) -> None:
     assert pool.run(missing, KINDS[kind]) == [(True, True, True)] * 4
+
+
+def missing_between_pairs(rank: int, world: int, how: Compression) -> tuple[bool, bool]:
+    """Of a parameter that no rank has a gradient of, and of one that only the last has."""
+    whole_group, (within, _), (across, _) = dist.group.WORLD, *(
+        dist.new_subgroups_by_enumeration(members) for members in ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+    )  # fmt: skip
+    assert whole_group is not None and within is not None and across is not None
+    parameters = {name: nn.Parameter(torch.zeros((6, 5), dtype=torch.float64)) for name in ("none", "one", "two")}
+    held: Any = [
+        SimpleNamespace(name=name, part=whole((6, 5)), parameter=p, updated=p, values=p.detach())
+        for name, p in parameters.items()
+    ]  # fmt: skip
+    sums = TwoLevelSums(held, whole_group, within, partial(compressor, how, group=across, seed=SEED))
+    for error in sums.left_out.values():
+        error.fill_(1.0)
+    parameters["one"].grad = torch.ones((6, 5), dtype=torch.float64) if rank == 3 else None
+    parameters["two"].grad = torch.ones((6, 5), dtype=torch.float64)
+    sums.sum_up()
+    kept = all(bool((error == 1).all()) for name, error in sums.left_out.items() if name == "none")
+    given = [parameters[name].grad for name in ("one", "two")]
+    return parameters["none"].grad is None and kept, all(x is not None and float(x.sum()) > 0 for x in given)
+
+
+@pytest.mark.parametrize("kind", ["int8", "topk", "powersgd"])
+def test_what_has_no_gradient_stays_without_one_between_pairs(pool: RankPool, kind: str) -> None:
+    assert pool.run(missing_between_pairs, KINDS[kind]) == [(True, True)] * 4
 
 
 def settled(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, steps: int) -> Tensor:

@@ -64,7 +64,15 @@ def test_a_choice_is_complete_and_keeps_what_is_pinned(parallelism: str | Parall
 @pytest.mark.parametrize("system", [s for s in SYSTEMS if s not in NEED_MORE])
 def test_every_system_plans(system: str) -> None:
     model = llama() if system in ROW_SYSTEMS else mlp(layers=10)  # what has a sequence, heads and a vocabulary
-    check(model, plan(model, system))
+    cluster = ClusterSpec.parse("2x2 cpu") if system.startswith("hierarchical-") else CPU
+    chosen = plan(model, system, cluster)
+    check(model, chosen, cluster)
+    assert (chosen.parallelism.compression_within == 2) == system.startswith("hierarchical-")
+
+
+def test_between_nodes_there_have_to_be_two() -> None:
+    with pytest.raises(ParallelismError, match=r"hierarchical-topk: .*there is one\. use topk, or more nodes"):
+        resolve("hierarchical-topk", CPU)
 
 
 def test_a_hybrid_of_three_axes_has_all_three() -> None:
@@ -168,6 +176,10 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(compression="int8", cp=2), "of which each rank there has a part. give cp=1"),
         (Parallelism(compression="topk", ep=2), "of which each rank there has a part. give ep=1"),
         (Parallelism(compression="int8", compression_rate=0.1), "top-k sends, and compression='int8'"),
+        (Parallelism(compression_within=2), "between which ranks compressed gradients go, and compression=None"),
+        (Parallelism(compression="int8", compression_within=4, dp=4), "between two or more. give a divisor of dp"),
+        (Parallelism(compression="int8", compression_within=3, dp=4), "between two or more. give a divisor of dp"),
+        (Parallelism(compression="powersgd", compression_within=2, ep=2), "have different experts. give ep=1"),
         (Parallelism(compression="topk", compression_rate=1.5), "compression_rate=1.5: it is the share of elements"),
         (Parallelism(compression_rank=2), "compression_rank=2: factors of low rank have one, and compression=None"),
     ],

@@ -257,4 +257,4 @@ def replicas_of(plan: Plan, shifted: bool) -> Replicas | None:
     def counted(batch: Batch) -> int:
         return int((batch["labels"][:, int(shifted) :] != -100).sum())
 
-    return None if how.linear else Replicas(dp, plan.record.chosen.microbatches, counted)
+    return None if how.linear else Replicas(dp // how.within, plan.record.chosen.microbatches, counted)

@@ -30,9 +30,8 @@ STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="
 def planned(parallelism: Parallelism) -> autoplan.Plan:
     module, batch, loss_fn = zoo.small("mlp")
     training = replace(TRAINING, clip_grad_norm=None) if parallelism.compression == "1bit" else TRAINING
-    return parallelize_unproved(
-        module, "1x2 cpu", batch, loss_fn=loss_fn, training=training, parallelism=parallelism
-    )
+    cluster = f"1x{2 * (parallelism.compression_within or 1)} cpu"
+    return parallelize_unproved(module, cluster, batch, loss_fn=loss_fn, training=training, parallelism=parallelism)
 
 
 RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDream-2BW's rule")]
@@ -40,6 +39,7 @@ RULES += [(replace(STALE, pipeline_schedule="pipedream-vertical-sync"), "PipeDre
 RULES += [(GOSSIP, "gossip's rule, neighbours on the ring graph averaged every step")]
 RULES += [(SERVERS, "delayed gradients' rule, gradients of the weights 1 update before")]
 RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
+RULES += [(replace(TOP_K, dp=4, micro_batch=1, compression_within=2), "top-k's rule, 0.1 of each replica's elements")]
 RULES += [(INT8, "int8's rule, each replica's gradient rounded")]
 RULES += [(replace(INT8, compression="1bit"), "1-bit Adam's rule")]
 RULES += [(TOP_K, "top-k's rule, 0.1 of each replica's elements")]

@@ -93,9 +93,9 @@ def compressed_calls(share: RankShare) -> Iterator[PricedCall]:
     whole = sent_together(costs)
     for axes in whole.kinds:
         spent = zip(*(each.sent(axes, share.prices) for each in costs if axes in each.kinds), strict=True)
-        for (kind, size), parts in zip(whole.sent(axes, share.prices), spent, strict=True):
-            spent_s = sum(share.prices.collective_s(kind, part, axes) for _, part in parts)
-            yield PricedCall(COMPRESSED, kind, span(share, axes), size, 1, spent_s)
+        for (kind, size, over), parts in zip(whole.sent(axes, share.prices), spent, strict=True):
+            spent_s = sum(share.prices.collective_s(*part) for part in parts)
+            yield PricedCall(COMPRESSED, kind, span(share, over), size, 1, spent_s)
 
 
 def compressed_costs(share: RankShare) -> list[CompressedCost]:

@@ -73,6 +73,12 @@ def gather_whole(x: Tensor, group: ProcessGroup) -> Tensor:
     return gathered.view(group.size(), *x.shape)
 
 
+def sum_rows(x: Tensor, group: ProcessGroup) -> Tensor:
+    """This rank's row of the sum of all ranks' x: [ranks, ...], in the group's order."""
+    mine = _wire.reduce_scatter_tensor(x, "sum", group.size(), group.group_name)
+    return _wire.wait_tensor(mine).view(x.shape[1:])
+
+
 def gather_twice(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """The same by an operator that a compiled segment's policy doesn't keep (``memory.selective``)."""
     if x.is_complex() or not torch.compiler.is_compiling():

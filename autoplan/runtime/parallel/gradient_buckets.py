@@ -30,12 +30,13 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from autoplan.errors import DivergedError
-from autoplan.ir.buckets import cut
+from autoplan.ir.buckets import cut, two_levels
 from autoplan.ir.mesh import ZERO_AXES
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.compression.compressor import Compressor
 from autoplan.runtime.parallel.compression.kinds import compressor
+from autoplan.runtime.parallel.compression.two_levels import TwoLevelSums
 from autoplan.runtime.parallel.parameter_server import Push
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
@@ -175,7 +176,7 @@ class GradientSums:
     def follow(self, optimizer: Optimizer) -> None:
         """Who steps by these gradients: the sums of a rule that looks at its state do so from here on."""
         for sums in self.compressed:
-            sums.optimizer = optimizer
+            sums.follow(optimizer)
 
     def close(self) -> None:
         """Takes the hooks from the parameters: by them a parameter refers to itself, past Python's collector."""
@@ -223,7 +224,7 @@ class GradientSums:
 
     def errors(self) -> dict[str, Tensor]:
         """What compression has left out of gradients on this rank, by the parameters' names."""
-        return {h.name: error for sums in self.compressed for h, error in zip(sums.held, sums.errors, strict=False)}
+        return {name: error for sums in self.compressed for name, error in sums.left_out.items()}
 
     def factors(self) -> dict[str, Tensor]:
         """What it goes on with beside these, by what a checkpoint knows it by."""
@@ -281,11 +282,21 @@ def compressors(
         kinds.setdefault((summed_axes(spec, each.stored), each.values.dtype), []).append(each)
     found, how = [], spec.parallelism.compressed
     for (names, _), members in kinds.items():
-        group = axes[",".join(names)].group
-        assert group is not None, "a data axis of one rank has no gradients to compress"
         assert how is not None
-        found.append(compressor(how, members, group, spec.training.seed))
+        group = group_over(names, axes)
+        if how.within == 1:
+            found.append(compressor(how, members, group, spec.training.seed))
+            continue
+        within, across = (group_over(levels, axes) for levels in two_levels(names, how.within, spec.size(DATA)))
+        between = partial(compressor, how, group=across, seed=spec.training.seed)
+        found.append(TwoLevelSums(members, group, within, between))
     return found
+
+
+def group_over(names: Sequence[str], axes: Mapping[str, MeshAxis]) -> ProcessGroup:
+    group = axes[",".join(names)].group
+    assert group is not None, "a data axis of one rank has no gradients to compress"
+    return group
 
 
 def rank_buckets(
@@ -340,7 +351,11 @@ def summed_axes(spec: ProgramSpec, stored: StoredParameter) -> tuple[str, ...]:
 def gradient_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
     """The axes over which gradients are summed at once, where these are several: groups for ``mesh_axes``."""
     found = {summed_axes(spec, p) for p in spec.lowered.parameters if p.trainable}
-    return tuple(sorted(axes for axes in found if len(axes) > 1))
+    several, how = sorted(axes for axes in found if len(axes) > 1), spec.parallelism.compressed
+    if how is None or how.within == 1:
+        return tuple(several)
+    levels = (two_levels(axes, how.within, spec.size(DATA)) for axes in sorted(found) if DATA in axes)
+    return (*several, *dict.fromkeys(axes for both in levels for axes in both))
 
 
 def backwards(spec: ProgramSpec, held: ShardedParameter, rank: int) -> int:

@@ -272,6 +272,8 @@ def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int,
             dp = devices // tp // pp
             wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp) and not (pinned.continuous and pp == 1)
             wanted = wanted and (not pinned.servers or dp == limits.devices > 1)
+            within = pinned.compression_within or 1
+            wanted = wanted and (within == 1 or (dp % within == 0 and dp > within))
             if wanted and pp <= limits.segments and limits.rows % dp == 0 and not ("dp" in alone and dp > 1):
                 yield pp, dp, cp, tp
 

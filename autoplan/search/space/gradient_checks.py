@@ -64,6 +64,11 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
             getattr(pinned, field) and pinned.compression != kind, f"{field}={getattr(pinned, field)}",
             f"{why}, and compression={pinned.compression!r}", f"give compression={kind!r}, or leave it out",
         )  # fmt: skip
+    yield (
+        pinned.compression_within and not pinned.compression, f"compression_within={pinned.compression_within}",
+        "it says between which ranks compressed gradients go, and compression=None",
+        "give compression='powersgd', say, or leave it out",
+    )  # fmt: skip
     how, rate = pinned.compressed, pinned.compression_rate
     yield (
         rate is not None and not (is_number(rate) and 0 < rate <= 1), f"compression_rate={rate!r}",
@@ -93,6 +98,16 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
             "it compresses the gradient of a replica's rows, of which each rank there has a part", f"give {name}=1",
         )  # fmt: skip
     yield pinned.dp == 1, f"{what} with dp=1", "no gradient goes over the data axis", "give dp=2 or more"
+    within, dp = how.within, pinned.dp
+    yield (
+        dp is not None and (dp % within > 0 or dp == within > 1), f"compression_within={within} with dp={dp}",
+        "groups have as many ranks each, and gradients go compressed between two or more",
+        "give a divisor of dp below it, or leave it out",
+    )  # fmt: skip
+    yield (
+        within > 1 and (pinned.ep or 1) > 1, f"compression_within={within} with ep={pinned.ep}",
+        "ranks that lie together have different experts", "give ep=1, or leave it out",
+    )  # fmt: skip
 
 
 def compressed_training(pinned: Parallelism, training: Training) -> Iterator[Conflict]:

@@ -50,7 +50,7 @@ FIELDS: Mapping[str, object] = {
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
-    "compression_rate": 1.0, "tp_overlap": 1,
+    "compression_rate": 1.0, "tp_overlap": 1, "compression_within": 1,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -179,6 +179,7 @@ def _phrases() -> Iterator[Phrase]:
     topk = {"compression": "topk"}
     yield phrase(r"top-k of ([\d.]+(?:e-\d+)?)", lambda m: {**topk, "compression_rate": float(m[1])})
     yield from (word("compression", words, kind) for kind, words in COMPRESSION_WORDS.items())
+    yield phrase(r"between groups of (\d+)", lambda m: {"compression_within": int(m[1])})
     yield phrase(rf"recompute ({'|'.join(RECOMPUTE)})", lambda m: {"recompute": m[1].lower()})
     yield phrase(r"recompute (\d+) of (\d+) blocks(?: \((all|\d+) selectively\))?", _recomputed)
 

@@ -64,6 +64,22 @@ def compressed(kind: str) -> Callable[[ClusterSpec], Parallelism]:
     return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, compression=kind)
 
 
+def compressed_between_nodes(kind: str, name: str) -> Callable[[ClusterSpec], Parallelism]:
+    """The same with gradients summed whole in each node, and compressed between nodes alone.
+
+    name  of the system that compresses between all ranks
+    """
+
+    def pinned(cluster: ClusterSpec) -> Parallelism:
+        if cluster.nodes == 1:
+            cause = "gradients go compressed between nodes, and there is one"
+            raise ParallelismError(f"hierarchical-{name}", cause, f"use {name}, or more nodes")
+        within = cluster.devices_per_node if cluster.devices_per_node > 1 else None
+        return replace(compressed(kind)(cluster), compression_within=within)
+
+    return pinned
+
+
 def parameter_server(staleness: int | None = None, *, central: bool = False) -> Callable[[ClusterSpec], Parallelism]:
     """Weights and optimizer state in shards on all workers (Li et al. 2014); central: all of them on one."""
 
@@ -167,6 +183,10 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "int8": compressed("int8"),
     "topk": compressed("topk"),
     "1bit-adam": compressed("1bit"),
+    "hierarchical-powersgd": compressed_between_nodes("powersgd", "powersgd"),
+    "hierarchical-int8": compressed_between_nodes("int8", "int8"),
+    "hierarchical-topk": compressed_between_nodes("topk", "topk"),
+    "hierarchical-1bit-adam": compressed_between_nodes("1bit", "1bit-adam"),
     "stale-server": parameter_server(staleness=1),
 }
 
@@ -174,7 +194,8 @@ LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
 OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
 ASYNCHRONOUS = (
     "local-sgd", "diloco", "pipedream", "pipedream-vertical-sync", "pipedream-2bw", "gossip", "powersgd", "int8",
-    "topk", "1bit-adam", "stale-server",
+    "topk", "1bit-adam", "hierarchical-powersgd", "hierarchical-int8", "hierarchical-topk", "hierarchical-1bit-adam",
+    "stale-server",
 )  # fmt: skip
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 

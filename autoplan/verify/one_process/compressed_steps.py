@@ -36,7 +36,7 @@ class Compressed:
         parallelism, lowered = record.chosen.parallelism, program_of(record)
         spec, how = ProgramSpec(lowered, parallelism, Training()), parallelism.compressed
         assert how is not None and parallelism.dp is not None
-        self.how, self.replicas = how, 1 if how.linear else parallelism.dp
+        self.how, self.replicas = how, 1 if how.linear else parallelism.dp // how.within
         self.microbatches = record.chosen.microbatches
         self.boxes: list[tuple[str, tuple[slice, ...]]] = []
         self.rules: list[Callable[[list[Tensor]], Sent]] = []

@@ -37,17 +37,18 @@ def cells() -> tuple[Cell, ...]:
 
 def ranks_of(system: str) -> int:
     """The fewest ranks that a system is defined on: four, or eight for those that need three axes of at least two."""
-    for ranks in RANKS:
+    return ClusterSpec.of(cluster_of(system)).devices
+
+
+def cluster_of(system: str) -> str:
+    """One node of as many ranks; two where a system has something to do between nodes."""
+    for cluster in (f"{nodes}x{ranks // nodes} cpu" for ranks in RANKS for nodes in (1, 2)):
         try:
-            resolve(system, ClusterSpec.of(cluster_of(ranks)))
+            resolve(system, ClusterSpec.of(cluster))
         except ParallelismError:
             continue
-        return ranks
-    return RANKS[0]
-
-
-def cluster_of(ranks: int) -> str:
-    return f"1x{ranks} cpu"
+        return cluster
+    return f"1x{RANKS[0]} cpu"
 
 
 def asynchronous(parallelism: Parallelism) -> bool:

@@ -122,7 +122,7 @@ def planned(known: References, system: str, model: str) -> Plan:
     """Of replicas that would meet after the steps here, one whose replicas meet twice in them; of 1-bit Adam one whose
     warm-up is a part of them."""
     module, batch, loss_fn = known.make(model)
-    cluster = cases.cluster_of(cases.ranks_of(system))
+    cluster = cases.cluster_of(system)
     asked = resolve(system, ClusterSpec.of(cluster))
     often = replace(asked, local_steps=STALE_STEPS // 3) if (asked.local_steps or 1) > STALE_STEPS else system
     training = replace(known.training, compression_start=WARM_UP if asked.compression == "1bit" else None)

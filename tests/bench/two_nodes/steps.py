@@ -1,4 +1,4 @@
-"""Step times on two nodes: gradients summed by a ring, or pushed to one, two or four parameter servers.
+"""Step times on two nodes: gradients summed by a ring, compressed, or pushed to one, two or four parameter servers.
 
 Calibrates the two nodes, plans one small Llama (``tests.bench.live.cases``) in each way under that profile, and times
 the exported programs round by round. Its batch is small, so that what a step waits for is the link.
@@ -7,13 +7,16 @@ the exported programs round by round. Its batch is small, so that what a step wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import autoplan
-from autoplan import ClusterSpec, Parallelism
+from autoplan import ClusterSpec, Parallelism, Training
 from autoplan.emit.source import size_text
+from autoplan.option_values import COMPRESSIONS
+from autoplan.search.space.one_line import COMPRESSION_WORDS as WORDS
 from tests.bench.live.cases import TRAINING, small_llama
 from tests.bench.live.clusters import Cluster
 from tests.bench.live.measured import LIMIT_S, Row, run
@@ -27,14 +30,20 @@ PLANS: Mapping[str, Parallelism] = {
     "ring": ALIKE,
     **{f"{n} server{'s' * (n > 1)}": Parallelism(micro_batch=1, recompute="none", servers=n) for n in (1, 2, 4)},
     "4 servers, stale": Parallelism(micro_batch=1, recompute="none", servers=4, staleness=1),
+    **{
+        WORDS[kind] + where: replace(ALIKE, compression=kind, compression_within=within)
+        for where, within in (("", None), (", between nodes", 2))
+        for kind in COMPRESSIONS
+    },
 }
 
 
 HEADER = """## Step times
 
 The same two nodes with a link of {rate}, calibrated there for {calibrate} s: a small Llama's step of {rows} rows of
-{length} tokens, whose {size} of gradients are summed by a ring, or pushed to parameter servers and pulled from them as
-weights. Seconds; of the measured ones the median of {rounds} rounds, and in brackets the least and the greatest.
+{length} tokens, whose {size} of gradients are summed by a ring, compressed between all ranks or between the nodes
+alone, or pushed to parameter servers and pulled from them as weights. Seconds; of the measured ones the median of
+{rounds} rounds, and in brackets the least and the greatest.
 
 | plan | parallelism | predicted | measured | predicted / measured | place predicted | place measured |
 |---|---|---|---|---|---|---|
@@ -51,7 +60,7 @@ def timed(root: Path, tool: Path, say: Callable[[str], None]) -> list[Row]:
     batch = {name: torch.zeros(ROWS, LENGTH, dtype=torch.int64) for name in ("input_ids", "labels")}
     spec, model = ClusterSpec(cluster.nodes, cluster.processes, str(profile)), small_llama()
     plans = {
-        name: autoplan.parallelize(model, spec, batch, training=TRAINING, parallelism=given)
+        name: autoplan.parallelize(model, spec, batch, training=training_of(given), parallelism=given)
         for name, given in PLANS.items()
     }
     folders = {name: str(plan.export(root / name.replace(" ", "-"))) for name, plan in plans.items()}
@@ -60,6 +69,11 @@ def timed(root: Path, tool: Path, say: Callable[[str], None]) -> list[Row]:
     for row in rows:
         say(f"{row.name}: predicted {row.predicted_s:.3f} s, measured {row.measured_s:.3f} s")
     return rows
+
+
+def training_of(given: Parallelism) -> Training:
+    """1-bit Adam's only step of warm-up isn't timed."""
+    return replace(TRAINING, compression_start=1) if given.compression == "1bit" else TRAINING
 
 
 def section(rows: Sequence[Row]) -> str:

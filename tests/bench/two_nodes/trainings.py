@@ -78,7 +78,7 @@ class Trainings:
     def export(self, case: Case) -> None:
         """Plans the case for two nodes; a problem is kept."""
         module, batch, loss_fn = cases.made(case.model)
-        training = replace(TRAINING, compression_start=1) if case.system == "1bit-adam" else TRAINING
+        training = replace(TRAINING, compression_start=1) if case.system.endswith("1bit-adam") else TRAINING
         try:
             plan = parallelize_alone(
                 module, f"2x{self.processes} cpu", batch, loss_fn=loss_fn, training=training, parallelism=case.pinned

@@ -1,4 +1,4 @@
-"""Compressed sums of gradients over the data axis: PowerSGD, int8, top-k, 1-bit Adam.
+"""Compressed sums of gradients over the data axis: PowerSGD, int8, top-k, 1-bit Adam; or over its slow level alone.
 
 Modules, each importing only those before it:
 
@@ -9,4 +9,5 @@ Modules, each importing only those before it:
     topk         each rank's largest elements
     onebit       Adam's momentum in one bit an element
     kinds        compressors by name
+    two_levels   whole within a node, compressed between nodes
 """

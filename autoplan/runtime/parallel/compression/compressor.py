@@ -46,6 +46,15 @@ class Compressor(ABC):
     def sum_up(self) -> None:
         """Gives every parameter its gradient; one that no rank had a gradient of stays without, and keeps its error."""
 
+    def follow(self, optimizer: Optimizer) -> None:
+        """Who steps by these gradients."""
+        self.optimizer = optimizer
+
+    @property
+    def left_out(self) -> dict[str, Tensor]:
+        """The errors by the parameters' names."""
+        return {h.name: error for h, error in zip(self.held, self.errors, strict=False)}
+
     @property
     def factors(self) -> dict[str, Tensor]:
         """What it goes on with beside errors, by what a checkpoint knows it by."""
