@@ -8,6 +8,7 @@ Modules, each importing only those before it:
     size_names        literals that follow the inputs' sizes
     source            identifiers, literals, comments
     spelling          an operator as Python
+    unmoved_values    values that are another
     random_arguments  arguments of random operators
     biased_products   products with their bias
     column_products   column-parallel products as one call, whose backward overlaps

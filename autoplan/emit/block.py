@@ -29,6 +29,7 @@ from autoplan.emit.source import (
     size_text,
 )
 from autoplan.emit.spelling import operand, spell
+from autoplan.emit.unmoved_values import also_named, unmoved
 from autoplan.ir.graph import Argument, free_name
 from autoplan.ir.mesh import MICROBATCH, MICROBATCHES
 from autoplan.ir.randomness import ATTENTION, BY_RANK, KEY, is_random, random_operators
@@ -88,9 +89,11 @@ def emit_body(
     shared  statements that are written on one line
     again   values that may be dropped and computed again in the backward (``runtime.memory.selective``)
     """
-    lines = []
+    lines, same = [], unmoved(statements)
     for statement in statements:
         name = statement.value.name
+        if name in same:
+            continue
         if name in shared.column:
             lines += emit_column(shared.column[name], scope, indent)
         elif name in shared.elsewhere:
@@ -270,7 +273,9 @@ def block_names(
     """How each value is written, and its number of dims."""
     names = {value.name: f"self.{attributes[value.name]}" for value in (*block.parameters, *block.buffers)}
     produced = [*block.inputs, *block.externals, *(s.value for s in block.body)]
-    names |= local_names((v.name for v in produced if v.name not in names), reserved, readable_names(block))
+    same = unmoved(block.body)
+    made = (v.name for v in produced if v.name not in names and v.name not in same)
+    names = also_named(names | local_names(made, reserved, readable_names(block)), same)
     ranks = {v.name: len(v.local_shape) for v in (*produced, *block.parameters, *block.buffers)}
     return names, ranks
 

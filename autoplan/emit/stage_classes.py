@@ -14,6 +14,7 @@ from autoplan.emit.block import Scope, axes_used, emit_body, keywords_of, local_
 from autoplan.emit.naming import REST, keyword_arguments
 from autoplan.emit.size_names import Names, Sized
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
+from autoplan.emit.unmoved_values import also_named, unmoved
 from autoplan.ir.graph import Segment, free_name
 from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, LoweredStage, Statement, needed
 
@@ -101,13 +102,14 @@ def stage_scope(
     lowered: Lowered, stage: LoweredStage, reserved: frozenset[str], programs: Sequence[Sized]
 ) -> Scope:
     names = {b.name: f"self.{identifier(b.name)}" for b in lowered.buffers}
-    produced = [*lowered.batch, *(s.value for s in lowered.constants)]
-    words = local_names([v.name for v in produced], reserved | {"device"} | set(activation_names(lowered, stage)))
+    produced, same = [*lowered.batch, *(s.value for s in lowered.constants)], unmoved(lowered.constants)
+    made, taken = [v.name for v in produced if v.name not in same], set(activation_names(lowered, stage))
+    words = local_names(made, reserved | {"device"} | taken)
     ranks = {v.name: len(v.local_shape) for v in (*produced, *lowered.buffers)}
     entering = list(zip(activation_names(lowered, stage), stage.inputs, strict=False))
     entering += [(words[v.name], v) for v in lowered.batch if v.name in stage_reads(lowered, stage)]
     sizes = Names(programs, [(name, value.local_shape) for name, value in entering])
-    return Scope({**words, **names}, ranks, live_axes(lowered.mesh), sizes=sizes)
+    return Scope(also_named({**words, **names}, same), ranks, live_axes(lowered.mesh), sizes=sizes)
 
 
 def buffers_read(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
@@ -245,7 +247,8 @@ def emit_counts(lowered: Lowered, reserved: frozenset[str], programs: Sequence[S
     wanted = set(lowered.counts).union(*(statement.reads for statement in counting))
     assert not axes_used(counting), "what is counted once a step is counted on each rank's own rows"
     read = [v.name for v in lowered.batch if v.name in wanted]
-    names = local_names([*read, *(s.value.name for s in counting)], reserved | {"device"})
+    made = [s.value.name for s in counting if s.value.name not in unmoved(counting)]
+    names = also_named(local_names([*read, *made], reserved | {"device"}), unmoved(counting))
     keywords, renamed = keyword_arguments(read, names, 4)
     values = [*lowered.batch, *(s.value for s in counting)]
     sizes = Names(programs, [(names[v.name], v.local_shape) for v in lowered.batch if v.name in wanted])

@@ -15,6 +15,7 @@ from autoplan.emit.column_products import Lines
 from autoplan.emit.naming import with_class_names
 from autoplan.emit.program_text import RESERVED
 from autoplan.emit.stage_classes import runs_of
+from autoplan.emit.unmoved_values import unmoved
 from autoplan.errors import RehearsalError
 from autoplan.ir.typed_program import Lowered, LoweredBlock, Move
 from autoplan.rehearsal.records import Call, RankTrace
@@ -92,9 +93,11 @@ def reads_sizes(line: ast.Assign) -> bool:
 
 def emitted_names(block: LoweredBlock) -> Iterator[str]:
     """The value that each line of a block's forward is a step of."""
-    shared = Lines.of(block)
+    shared, same = Lines.of(block), unmoved(block.body)
     for statement in block.body:
         name = statement.value.name
+        if name in same:
+            continue
         if name in shared.column:
             yield shared.column[name].results[0]
         elif name in shared.elsewhere:
