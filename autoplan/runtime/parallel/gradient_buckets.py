@@ -37,6 +37,7 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.compression.compressor import Compressor
 from autoplan.runtime.parallel.compression.kinds import compressor
 from autoplan.runtime.parallel.compression.two_levels import TwoLevelSums
+from autoplan.runtime.parallel.gradient_order import read_first
 from autoplan.runtime.parallel.parameter_server import Push
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
@@ -48,7 +49,7 @@ REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 class Bucket:
     """Gradients that are summed together, in one buffer.
 
-    held      in the order in which a backward gives them, more or less
+    held      in the order in which a backward gives them
     groups    over which they are summed, one after another
     expected  how many backwards of a microbatch give each a gradient; 0 where no hook sees it
     dtype     in which they are summed over the first; None: the one in which they are
@@ -302,13 +303,14 @@ def group_over(names: Sequence[str], axes: Mapping[str, MeshAxis]) -> ProcessGro
 def rank_buckets(
     spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]
 ) -> list[Bucket]:
-    """This rank's buckets, in the order in which a backward completes them: gradients of the chain's end come first.
+    """This rank's buckets, in the order in which a backward completes them (``gradient_order``).
 
     The same on all ranks of a stage; of those with a parameter that several stages share, the same on these stages.
     """
     groups = stage_groups(spec, dist.get_rank())
     rank = axes[PIPELINE].rank if PIPELINE in axes else 0
-    summed = [h for h in reversed(held) if h.stored.trainable]
+    read = read_first(spec.lowered)
+    summed = sorted((h for h in held if h.stored.trainable), key=lambda h: read[h.name], reverse=True)
     place = {h.name: i for i, h in enumerate(summed)}
     found = []
     for members in alike(spec, summed):
