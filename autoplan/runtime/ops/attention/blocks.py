@@ -45,8 +45,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Joined:
-    """One block."""
-    k, v = for_heads(k, q.shape[1]), for_heads(v, q.shape[1])
+    """One block. The fused kernels take keys and values that query heads share as they are."""
     fused = kernel(q, v, sight)
     if fused == "cpu":
         out, log = _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, sight.is_causal, scale=sight.scale)
@@ -56,6 +55,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Joined:
             q, k, v, 0.0, sight.is_causal, return_debug_mask=False, scale=sight.scale
         )
         return out.to(wide(q.dtype)), log
+    k, v = for_heads(k, q.shape[1]), for_heads(v, q.shape[1])
     scores = scores_of(q, k, sight)
     log = scores.logsumexp(-1)
     return weights_of(scores, log) @ v.to(scores.dtype), log
@@ -68,9 +68,7 @@ def attend_back(
 
     gradient, out, log  of the attention over all keys; out in q's dtype
     """
-    kv, dtype = k.shape[1], wide(q.dtype)
-    k, v = for_heads(k, q.shape[1]), for_heads(v, q.shape[1])
-    fused = kernel(q, v, sight)
+    dtype, fused = wide(q.dtype), kernel(q, v, sight)
     if fused == "cpu":
         back = _aten._scaled_dot_product_flash_attention_for_cpu_backward
         found = back(gradient, q, k, v, out, log, 0.0, sight.is_causal, scale=sight.scale)
@@ -79,7 +77,7 @@ def attend_back(
     else:
         found = by_products(gradient, q, k, v, out, log, sight)
     dq, dk, dv = (x.to(dtype) for x in found)
-    return dq, summed_over_groups(dk, kv), summed_over_groups(dv, kv)
+    return dq, dk, dv
 
 
 def flash_back(
@@ -97,13 +95,16 @@ def flash_back(
 def by_products(
     gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log: Tensor, sight: Sight
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """By the products: with P the weights, dV = Pᵀ dO, dS = P (dO Vᵀ − rowsum(dO O)), dQ = dS K, dK = dSᵀ Q."""
-    dtype = wide(q.dtype)
+    """By the products: with P the weights, dV = Pᵀ dO, dS = P (dO Vᵀ − rowsum(dO O)), dQ = dS K, dK = dSᵀ Q; of keys
+    and values summed over the heads that share them."""
+    dtype, kv = wide(q.dtype), k.shape[1]
+    k, v = for_heads(k, q.shape[1]), for_heads(v, q.shape[1])
     weights = weights_of(scores_of(q, k, sight), log)
     gradient, out, q, k, v = (x.to(dtype) for x in (gradient, out, q, k, v))
     share = gradient @ v.transpose(-2, -1) - (gradient * out).sum(-1, keepdim=True)
     scores = weights * share * sight.scale
-    return scores @ k, scores.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ gradient
+    dk, dv = scores.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ gradient
+    return scores @ k, summed_over_groups(dk, kv), summed_over_groups(dv, kv)
 
 
 def join(one: Joined, other: Joined) -> Joined:
