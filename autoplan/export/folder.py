@@ -255,13 +255,9 @@ class OpenedPlan:
         """What the runtime needs to know of the plan."""
         return program_spec(self.record, self.folder, self.lowered)
 
-    def module(self) -> ModuleType:
-        """program.py beside it, imported: its code runs. PlanFileError where a file of the plan is missing, or isn't
-        the one that was exported with it.
-
-        What runs is what was compared: neither the file read again nor what Python may have cached of another, nor
-        what has been exported there since.
-        """
+    def program_text(self) -> bytes:
+        """program.py beside it. PlanFileError where a file of the plan is missing, or isn't the one that was exported
+        with it."""
         file = self.folder / PROGRAM
         if not file.is_file():
             raise PlanFileError(self.folder, "there is no program.py", "export the plan again")
@@ -272,6 +268,15 @@ class OpenedPlan:
         check_files(self.folder, self.files)
         if self.files.get(PROGRAM) != bytes_hash(content):
             raise PlanFileError(file, "it isn't the program of the plan beside it", DAMAGED)
+        return content
+
+    def module(self) -> ModuleType:
+        """program.py, imported: its code runs. Errors as of ``program_text``.
+
+        What runs is what was compared: neither the file read again nor what Python may have cached of another, nor
+        what has been exported there since.
+        """
+        file, content = self.folder / PROGRAM, self.program_text()
         spec = importlib.util.spec_from_file_location(f"autoplan_program_{abs(hash(str(file.resolve())))}", file)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)

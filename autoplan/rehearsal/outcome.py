@@ -150,6 +150,7 @@ def lines(found: Rehearsal) -> list[str]:
         found.name,
         f"The program {verdict}: {found.devices:,} ranks in {classes}, {of} of each run in {found.seconds:.0f} s here.",
     ]
+    told += unfit(found)
     told += [f"  {ranks.reason}: {text}" for ranks, text in found.failed]
     if found.classes:
         told += ["", memory_table(found), "", *fullest(max(found.classes, key=lambda one: one.peak_bytes))]
@@ -158,6 +159,19 @@ def lines(found: Rehearsal) -> list[str]:
         told += ["", "Told besides:"]
         told += [paragraph(f"{fault.line}: {fault.text} (a step: {fault.count} times)") for fault in found.faults]
     return told
+
+
+def unfit(found: Rehearsal) -> list[str]:
+    """Which ranks need more than a device has, where any do."""
+    over = [one for one in found.classes if one.peak_bytes > found.limit_bytes]
+    if not over:
+        return []
+    most = max(over, key=lambda one: one.peak_bytes)
+    count = sum(len(one.ranks.ranks) for one in over)
+    return [
+        f"It doesn't fit: {most.peak_bytes / GB:.2f} GB ({most.ranks.reason}), where a device has "
+        f"{found.limit_bytes / GB:.2f} GB for it; {count:,} of {found.devices:,} ranks take more than that."
+    ]
 
 
 def memory_table(found: Rehearsal) -> str:

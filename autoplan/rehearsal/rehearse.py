@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autoplan.cost.step import receives_ahead
 from autoplan.errors import InputsError, RehearsalError
-from autoplan.export.folder import PROGRAM, opened
+from autoplan.export.folder import opened
 from autoplan.ir.record import PlanRecord
 from autoplan.rehearsal.outcome import Rehearsal, RehearsedClass, Together
 from autoplan.rehearsal.pricing.price_check import balance
@@ -38,11 +38,12 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
 
     ranks         "classes": the first rank of each class; "all"; or some, "0,17": whether all meet isn't known then
     microbatches  that are run of a step; None: enough to fill the schedule and see what each further one adds
-    RehearsalError where torch or the machine takes no fake device; InputsError for other ranks.
+    RehearsalError where torch or the machine takes no fake device; InputsError for other ranks; PlanFileError where the
+    folder isn't what was exported.
     """
     start = time.monotonic()
     plan = opened(folder)
-    record, spec = plan.record, plan.spec()
+    record, spec, program = plan.record, plan.spec(), plan.program_text().decode()
     if spec.forward_only:
         raise RehearsalError("a plan of Inference()", "a rehearsal is of a training's step", "rehearse a training plan")
     classes = chosen(spec, ranks)
@@ -60,7 +61,7 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
             fewer.append(less)
     whole = ranks in ("classes", "all") and not failed
     prices = PlanPrices.of(record)
-    met = together(spec, done, fewer, prices, Path(folder) / PROGRAM) if whole else Together()
+    met = together(spec, done, fewer, prices, program) if whole else Together()
     balances = tuple(balance(prices, one.trace) for one in done)
     return Rehearsal(
         headline(record), spec.lowered.mesh.devices, spec.microbatches, many, record.cluster.usable_bytes, tuple(done),
@@ -109,11 +110,12 @@ def rehearsed(
 
 
 def together(
-    spec: ProgramSpec, done: Sequence[RehearsedClass], fewer: Sequence[RankTrace], prices: PlanPrices, program: Path
+    spec: ProgramSpec, done: Sequence[RehearsedClass], fewer: Sequence[RankTrace], prices: PlanPrices, program: str
 ) -> Together:
     """Whether every call meets its others, and the order on the streams admits an end, however sends are done.
 
-    fewer  each class run with fewer microbatches, by which is known what each further one takes
+    fewer    each class run with fewer microbatches, by which is known what each further one takes
+    program  the text of program.py
     """
     traces, classes = [one.trace for one in done], [one.ranks for one in done]
     world = refine(spec.lowered.mesh.devices, classes, traces)
@@ -135,9 +137,9 @@ def together(
     return Together(unmet, None, step_s)
 
 
-def timed_s(world: World, traces: Sequence[RankTrace], prices: PlanPrices, program: Path) -> float | None:
+def timed_s(world: World, traces: Sequence[RankTrace], prices: PlanPrices, program: str) -> float | None:
     """Seconds of a step by the order of all calls, at the plan's prices; None where it doesn't end."""
-    timed = simulate(world, prices_of(prices, traces, program.read_text()))
+    timed = simulate(world, prices_of(prices, traces, program))
     return timed.seconds if isinstance(timed, Timeline) else None
 
 
