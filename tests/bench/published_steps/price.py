@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 
 from autoplan.compile import traced_model
+from autoplan.cost.operators.eager_temporaries import HOLDS, Holds
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.errors import AutoplanError
 from autoplan.ir.graph import Block, Model, Node, Ref
@@ -29,6 +30,9 @@ from autoplan.trace.initialise import given
 from tests.bench.published_steps.job import Job, Traced
 
 LOSS, CAST = "autoplan.cross_entropy", "aten.to.dtype"
+ONE_KERNEL = Holds(keeps=(0, 1))
+"""A loss in one kernel each way keeps the logits that it reads and the targets, and makes the logits' gradient
+(FlashAttention's cross-entropy, which MPT trained with)."""
 BOUNDLESS = 1e15  # bytes of a device: the time of a row that doesn't fit in ours, which ran in theirs
 
 
@@ -101,11 +105,8 @@ def dropped_apart(block: Block) -> Block:
 
 
 def lean_loss(block: Block) -> Block:
-    """The block whose cross-entropy reads logits as the head makes them, with no cast to float32 between.
-
-    Its kernels are those of a loss on 16 bits: a log-softmax that is kept, and two gradients. A fused one keeps the
-    logits in its place and makes one gradient: what is counted here is two bytes a logit more.
-    """
+    """The block whose cross-entropy reads logits as the head makes them, with no cast to float32 between. Its kernels
+    are priced as those of a loss on 16 bits; what it holds is ``ONE_KERNEL``."""
     nodes = {node.name: node for node in block.nodes}
     made: list[Node] = []
     for node in block.nodes:
@@ -132,7 +133,8 @@ def axis_of(job: Job) -> type[DataAxis]:
 
 def planned(model: Model, job: Job) -> Planned:
     """The fastest plan under a job's pins, whether or not it fits."""
-    with patch.object(data_shares, "DataAxis", axis_of(job)):
+    held = {LOSS: ONE_KERNEL} if job.traced.lean else {}
+    with patch.object(data_shares, "DataAxis", axis_of(job)), patch.dict(HOLDS, held):
         return fastest_plan(model, job)
 
 
