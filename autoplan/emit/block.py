@@ -190,9 +190,11 @@ def expression(compute: Compute, scope: Scope, further: Mapping[str, str] = Mapp
 
 
 def function_of(compute: Compute) -> str:
-    """Its operator; in float32 a function of the runtime's in place of an attention of grouped queries."""
+    """Its operator; in float32, and under a mask, a function of the runtime's in place of an attention of grouped
+    queries."""
     grouped = compute.op == ATTENTION and dict(compute.kwargs).get("enable_gqa") is True
-    return GROUPED_ATTENTION if grouped and compute.value.type.dtype == "float32" else compute.op
+    own = compute.value.type.dtype == "float32" or len(compute.reads) > 3
+    return GROUPED_ATTENTION if grouped and own else compute.op
 
 
 def emit_move(

@@ -24,9 +24,9 @@ FIRST_ALONE = ("to_invariant", "replicate_to_partial", "invariant_to_partial")
 BY_PLACE = ("permute", "exchange", "exchange_invariant", "exchange_sum")
 """Redistributions of which each member sends and receives other parts."""
 ALIKE = (
-    "batch_move", "causal_attention_rows", "grouped_attention", "local_experts",
-    "routed_experts", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
-    "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",
+    "batch_move", "grouped_attention", "local_experts", "routed_experts", "sync_batch_norm",
+    "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "vocab_parallel_embedding_bag",
+    "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",
 )  # fmt: skip
 """Operators with collectives inside that launch the same on every member, by the names of their bodies."""
 

@@ -15,7 +15,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Compute
 from autoplan.lower.after_search import program_of
 from autoplan.models.named import resolve_model
-from autoplan.options import Parallelism
+from autoplan.options import Parallelism, Training
 from autoplan.report.explain import explain_text
 from cost_models.pipeline import actions
 from tests.support.hand_made import llama
@@ -54,6 +54,19 @@ def test_attention_reads_q_k_and_v(traced: PlanRecord) -> None:
     assert len(stored) == len(set(stored)), "each value has a variable of its own"
     assert not [name for name in stored if re.fullmatch(r"(transpose|reshape|mul|cast|add)(_\d+)?", name)]
     assert "residual" in stored
+
+
+def test_grouped_attention_under_a_mask_is_the_runtimes() -> None:
+    """In half precision the flash kernel takes groups, and no mask of a sliding window."""
+    for model, window, own in (("hf:llama", (), False), ("hf:mistral", ("sliding_window=8",), True)):
+        made = resolve_model(model, (*SMALL, *window), batch=8, seq=16)
+        plan = parallelize_alone(
+            made.model, "1x2 cpu", made.example_inputs, parallelism=Parallelism(dp=2, tp=1, pp=1),
+            training=Training(precision="bf16-mixed"),
+        )  # fmt: skip
+        text = source(plan.record)
+        assert ("= grouped_query_attention(" in text) == own
+        assert ("= F.scaled_dot_product_attention(" in text) != own
 
 
 def test_a_name_says_what_a_value_was_made_of(traced: PlanRecord) -> None:

@@ -220,10 +220,21 @@ def test_attention_of_grouped_queries_is_the_same_with_repeated_keys(
         return kept(q, k, v, *args, **kwargs)
 
     kept = functional.scaled_dot_product_attention
-    monkeypatch.setattr(heads, "takes_groups", lambda q: False)
+    monkeypatch.setattr(heads, "takes_groups", lambda q, mask: False)
     monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
     torch.testing.assert_close(ops.grouped_query_attention(q, k, v, is_causal=True), want)
     assert seen == [(4, 4, False)]
+
+
+def test_groups_are_left_to_the_kernel_that_takes_them() -> None:
+    """An accelerator's: in half precision without a mask; there is none in float64."""
+    mask = torch.empty(6, 6, dtype=torch.bool, device="meta")
+    half, single, double = (
+        torch.empty(2, 4, 6, 8, dtype=dtype, device="meta") for dtype in (torch.bfloat16, torch.float32, torch.float64)
+    )
+    assert heads.takes_groups(half) and not heads.takes_groups(half, mask)
+    assert not heads.takes_groups(single) and heads.takes_groups(double, mask)
+    assert heads.takes_groups(torch.empty(2, 4, 6, 8), torch.empty(6, 6, dtype=torch.bool))
 
 
 def test_attention_with_dropout_is_attention_when_nothing_is_dropped() -> None:

@@ -105,12 +105,12 @@ def limited_mixture(operator: Operator, block: Block, node: Node) -> Operator:
 
 def repeated_bytes(node: Node, types: Mapping[str, TensorType]) -> float:
     """For each element of an attention's result, bytes that repeated keys and values have beyond the shared ones:
-    ``runtime.ops.attention.heads.grouped_query_attention`` repeats them in float32 on an accelerator."""
-    if node.op != ATTENTION or node.type.dtype != "float32" or not dict(node.kwargs).get("enable_gqa"):
+    ``runtime.ops.attention.heads.grouped_query_attention`` repeats them on an accelerator that takes no groups."""
+    shares = node.op == ATTENTION and dict(node.kwargs).get("enable_gqa")
+    if not shares or (node.type.dtype != "float32" and len(node.operands) == 3):
         return 0.0
     _, k, v = (types[name] for name in node.operands[:3])
-    repeats = node.type.shape[-3] / k.shape[-3] - 1
-    return repeats * (k.bytes + v.bytes) / node.type.elements
+    return (node.type.shape[-3] / k.shape[-3] - 1) * (k.bytes + v.bytes) / node.type.elements
 
 
 def joins_of(block: Block, carries: frozenset[str]) -> dict[str, tuple[bool, ...]]:

@@ -51,7 +51,7 @@ def kernels_of(kind: str) -> Iterator[None]:
         return kernel_on(kind, q, v, sight) if q.device.type == NAME else kernel(q, v, sight)
 
     attends = patch.object(functional, "scaled_dot_product_attention", attention)
-    groups = patch.object(heads, "takes_groups", lambda q: kind == "cpu" or takes_groups(q))
+    groups = patch.object(heads, "takes_groups", lambda q, mask=None: kind == "cpu" or takes_groups(q, mask))
     ring = patch.object(blocks, "kernel", of_block)
     with attends, groups, ring, patch.object(functional, "rms_norm", rms_norm):
         yield

@@ -11,23 +11,25 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.ops.global_random import dropout
 
 
-def takes_groups(q: Tensor) -> bool:
-    """Whether the device's fused kernel takes fewer heads of keys than of queries; in float64 there is none anyway."""
-    return q.device.type == "cpu" or q.dtype != torch.float32
+def takes_groups(q: Tensor, mask: Tensor | None = None) -> bool:
+    """Whether the device's fused kernel takes fewer heads of keys than of queries: on an accelerator the one that takes
+    neither float32 nor a mask. In float64 there is none anyway."""
+    return q.device.type == "cpu" or q.dtype == torch.float64 or (q.dtype != torch.float32 and mask is None)
 
 
 def grouped_query_attention(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = True,
 ) -> Tensor:  # fmt: skip
-    """scaled_dot_product_attention, by a fused kernel in float32, too, where key and value heads are shared.
+    """scaled_dot_product_attention, by a fused kernel in float32 and under a mask, too, where key and value heads are
+    shared.
 
     q [b.., h, rows, d]; k, v [b.., kv, keys, d or e] -> [b.., h, rows, e]. On an accelerator the kernel that takes
-    float32 takes no groups: torch would keep the scores (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). With
-    repeated keys and values it runs (`make gpu PARTS=kernels` has both).
+    float32, and a mask, takes no groups: torch would keep the scores (aten/src/ATen/native/transformers/cuda/
+    sdp_utils.cpp). With repeated keys and values it runs (`make gpu PARTS=kernels` has both, in float32).
     """
     heads = q.shape[-3] if enable_gqa else k.shape[-3]
-    if heads != k.shape[-3] and not takes_groups(q):
+    if heads != k.shape[-3] and not takes_groups(q, attn_mask):
         k, v = (x.repeat_interleave(heads // x.shape[-3], -3) for x in (k, v))
     return functional.scaled_dot_product_attention(
         q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=k.shape[-3] != heads
