@@ -34,6 +34,12 @@ TENSOR_SYSTEMS = (
     "2d", "2.5d", "3d", "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
     "expert-all-to-all", "expert-partial-sum", "table-parallel",
 )  # fmt: skip
+PARALLEL = {
+    "zero": (0, 1, 2, 3), "pipeline_schedule": SCHEDULES, "recompute": RECOMPUTE, "tensor_system": TENSOR_SYSTEMS,
+    "offload": ("none", *OFFLOADS, ON_DISK), "cp_attention": CP_ATTENTION, "outer_optimizer": OUTER_OPTIMIZERS,
+    "compression": COMPRESSIONS, "gossip": GOSSIP, "sequence_parallel": (True, False),
+}  # fmt: skip
+"""What fields of Parallelism may be."""
 
 
 def check_how(precision: object, compile: object) -> None:

@@ -16,19 +16,11 @@ from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_groups
 from autoplan.option_values import (
-    COMPRESSIONS,
     CONTINUOUS,
-    CP_ATTENTION,
-    GOSSIP,
-    OFFLOADS,
-    ON_DISK,
-    OUTER_OPTIMIZERS,
-    RECOMPUTE,
+    PARALLEL,
     REDUCE_DTYPES,
-    SCHEDULES,
     SHAPES,
     SIZES,
-    TENSOR_SYSTEMS,
     TRAINED,
     check_how,
 )  # fmt: skip
@@ -310,16 +302,8 @@ class Parallelism:
             if size is not None and (not is_whole(size) or size < least):
                 cause = f"a size is a whole number of at least {least}"
                 raise ParallelismError(f"{name}={size!r}", cause, f"give {name}>={least}")
-        self._one_of("zero", (0, 1, 2, 3))
-        self._one_of("pipeline_schedule", SCHEDULES)
-        self._one_of("recompute", RECOMPUTE)
-        self._one_of("offload", ("none", *OFFLOADS, ON_DISK))
-        self._one_of("tensor_system", TENSOR_SYSTEMS)
-        self._one_of("cp_attention", CP_ATTENTION)
-        self._one_of("outer_optimizer", OUTER_OPTIMIZERS)
-        self._one_of("compression", COMPRESSIONS)
-        self._one_of("gossip", GOSSIP)
-        self._one_of("sequence_parallel", (True, False))
+        for name, allowed in PARALLEL.items():
+            self._one_of(name, allowed)
         if self.tensor is not None:
             self._check_factors(self.tensor)
 
