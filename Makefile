@@ -23,7 +23,8 @@
 # make recipes      recipes that others ran, as they pinned them and freely: appendix/recipes.md; goes on where it was cut off
 # make exported-configs  20 of them as other trainers' configurations, read by these: appendix/exported_configs.md
 # make rules        rules beside DTensor's strategies, every disagreement explained: appendix/rules.md
-# make validate     predicted times and bytes against published measurements: appendix/accuracy.md and its plot
+# make validate     predicted times and bytes against published measurements: accuracy.md, appendix/accuracy.md and
+#                   its plot
 # make plans        published choices of parallelism beside ours, both priced: appendix/plans.md
 # make reference    docs/glossary.md and docs/appendix/modules.md from docstrings, README.md's report from a plan, the notebook
 # make docs         the documentation as a site: build/site/index.html
@@ -34,7 +35,7 @@
 #                   (build/laws.json), LAWS="--laws" or LAWS="--pins 20" tries some
 # make bench-live   plans run on four processes against their predicted times: a section of appendix/accuracy.md
 # make bench-program  the emitted program beside the module and beside ways by hand, its dropout beside torch's:
-#                   appendix/program.md
+#                   appendix/program.md, and performance.md's table of them
 # make bench-checkpoint  seconds of a save beside dcp.save, and until an asynchronous one returns
 # make gpu          what only a GPU shows, in parts of under ten minutes each on one device: docs/gpu.md; DEVICE names another
 # make bench-memory  measured peak memory of ranks beside the predicted: appendix/memory.md
@@ -131,7 +132,8 @@ corruptions: $(DEV)
 
 validate: $(DEV)
 	$(BIN)/python -m cost_models.validation --write docs/appendix/accuracy.md
-	$(BIN)/python -W ignore -m tests.bench.published_steps --write docs/appendix/accuracy.md
+	$(BIN)/python -W ignore -m tests.bench.published_steps --write docs/appendix/accuracy.md \
+		--write-short docs/accuracy.md
 
 prices: $(DEV)
 	$(BIN)/python -m cost_models.sensitivity --write docs/appendix/prices.md
@@ -183,6 +185,7 @@ bench-live: $(DEV)
 
 bench-program: $(DEV)
 	$(BIN)/python -m tests.bench.program --write docs/appendix/program.md
+	$(BIN)/python -m tests.bench.performance --write docs/performance.md
 
 bench-memory: $(DEV)
 	$(BIN)/python -m tests.bench.memory --write docs/appendix/memory.md

@@ -13,6 +13,7 @@ from autoplan.cluster.interval import interval_of
 from cost_models.hardware import Topology, device_names, load_device
 from cost_models.transformer.model import Recipe, Transformer
 from tests.bench.published_steps.answered import Answered
+from tests.bench.published_steps.by_device import by_device
 from tests.bench.published_steps.document import printed
 from tests.bench.published_steps.intervals import intervals
 from tests.bench.published_steps.job import NotPlannable, cluster_of, job_on, named
@@ -115,6 +116,7 @@ def test_an_interval_is_that_of_rows_on_which_nothing_was_fitted() -> None:
     fitted = Answered(replace(row, fitted=True, measured=50.0), Planned("tp=2", 10.0))
     other = Answered(replace(row, family="sc21_zero3", measured=50.0), Planned("dp=2", 10.0))
     assert intervals([*rows, fitted, other]) == {"h100-sxm": (0.92, 1.0, 9)}
+    assert by_device([*rows, fitted, other]).splitlines()[2:] == ["| h100-sxm | 9 | 5.3% | 9.9% | 0.92 to 1.00 |"]
     assert intervals(rows[:4]) == {}
     assert intervals([*rows[:4], fitted])["h100-sxm"][2] == 5
 

@@ -1,7 +1,7 @@
 """Published rows through the search, pinned as they were run: a part of docs/appendix/accuracy.md.
 
     python -m tests.bench.published_steps [--published FOLDER] [--only TEXT] [--rows N] [--workers N]
-                                          [--seconds N] [--list] [--kept FILE] [--write FILE]
+                                          [--seconds N] [--list] [--kept FILE] [--write FILE] [--write-short FILE]
 
 Rows that share a trace are planned in one process after another. What was found is kept, so that a run that was cut off
 goes on where the sources are the same.
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cost_models.validation.published import default_folder
 from tests.bench.published_steps.answered import Answered
+from tests.bench.published_steps.by_device import by_device
 from tests.bench.published_steps.document import line, printed
 from tests.bench.published_steps.job import Job, Traced
 from tests.bench.published_steps.price import Planned, plan_group
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print every row")
     parser.add_argument("--kept", type=Path, default=Path("build/published_steps.json"), help="what was found so far")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the document whose marked part is rewritten")
+    parser.add_argument("--write-short", type=Path, metavar="FILE", help="the same, of a line a device")
     given = parser.parse_args(arguments)
     rows = chosen(published(given.published), given.only, given.rows)
     kept: dict[str, dict] = json.loads(given.kept.read_text(encoding="utf-8")) if given.kept.exists() else {}
@@ -82,12 +84,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(line(one) for one in answered))
     text = printed(answered)
     print(text)
-    if given.write:
-        before = given.write.read_text(encoding="utf-8")
-        if not SECTION.search(before):
-            parser.error(f"{given.write} has no part <!-- planned -->: make validate writes it first")
-        given.write.write_text(SECTION.sub(lambda found: f"{found[1]}{text}\n{found[2]}", before), encoding="utf-8")
+    for document, section in ((given.write, text), (given.write_short, by_device(answered))):
+        if document and not rewritten(document, section):
+            parser.error(f"{document} has no part <!-- planned -->: make validate writes it first")
     return 0
+
+
+def rewritten(document: Path, section: str) -> bool:
+    """Whether a document has a marked part, which then holds the section."""
+    before = document.read_text(encoding="utf-8")
+    if not SECTION.search(before):
+        return False
+    document.write_text(SECTION.sub(lambda found: f"{found[1]}{section}\n{found[2]}", before), encoding="utf-8")
+    return True
 
 
 def chosen(rows: Sequence[Published], only: str, most: int | None) -> list[Published]:

@@ -14,18 +14,22 @@ WITHIN = (10, 90)  # percentiles
 FEWEST = 5  # rows, of which percentiles are taken
 
 
-def intervals(answered: Iterable[Answered]) -> Mapping[str, tuple[float, float, int]]:
-    """(low, high, rows) by device: percentiles of measured over predicted, no narrower than to 1, to two decimals; of
-    rows that nothing was fitted on, or of all where these are too few."""
+def told_rows(answered: Iterable[Answered]) -> Mapping[str, list[Answered]]:
+    """By device, the steps that its accuracy is told from: those that nothing was fitted on, or all where these are too
+    few. A device of too few rows has none."""
     rows: dict[str, list[Answered]] = {}
     for one in answered:
         if one.is_planned and one.row.ran and not one.row.rank and one.row.family not in OTHER_PROGRAMS:
             rows.setdefault(one.row.device, []).append(one)
+    held_out = {device: [one for one in of if not one.row.fitted] for device, of in rows.items()}
+    told = {device: own if len(own) >= FEWEST else rows[device] for device, own in held_out.items()}
+    return {device: own for device, own in told.items() if len(own) >= FEWEST}
+
+
+def intervals(answered: Iterable[Answered]) -> Mapping[str, tuple[float, float, int]]:
+    """(low, high, rows) by device: percentiles of measured over predicted, no narrower than to 1, to two decimals."""
     found = {}
-    for device, of in rows.items():
-        held_out = [one for one in of if not one.row.fitted]
-        told = held_out if len(held_out) >= FEWEST else of
-        if len(told) >= FEWEST:
-            low, high = np.percentile([one.point.measured / one.point.predicted for one in told], WITHIN)
-            found[device] = (round(min(float(low), 1.0), 2), round(max(float(high), 1.0), 2), len(told))
+    for device, told in told_rows(answered).items():
+        low, high = np.percentile([one.point.measured / one.point.predicted for one in told], WITHIN)
+        found[device] = (round(min(float(low), 1.0), 2), round(max(float(high), 1.0), 2), len(told))
     return found
