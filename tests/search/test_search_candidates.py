@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoplan.errors import ParallelismError
@@ -64,11 +66,32 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
         (Parallelism(pp=8, pipeline_schedule="interleaved"), "16 stages need as many parts"),
         (Parallelism(pp=1, pipeline_schedule="zero-bubble"), "zero-bubble needs a pipeline"),
         (Parallelism(pp=1, virtual_stages=2), "several stages on a rank needs a pipeline"),
+        (Parallelism(compression="int8", compression_within=3), "compression_within=3 needs dp=6 or another multiple"),
+        (Parallelism(compression="int8", compression_within=8), "compression_within=8 needs dp=16 or another multiple"),
+        (Parallelism(dp=8, tp_overlap=2), "tp_overlap needs tp=2 or more"),
     ],
 )
 def test_a_chain_that_is_too_short_is_named(pinned: Parallelism, said: str) -> None:
     with pytest.raises(ParallelismError, match=said):
         candidates(SpaceLimits(devices=8, node=8, rows=16, segments=10), pinned)
+
+
+@pytest.mark.parametrize(
+    ("compressed", "goes_with"),
+    [
+        (Parallelism(compression="powersgd"), {"ep", "cp"}),
+        (Parallelism(compression="powersgd", compression_within=2), {"cp"}),
+        (Parallelism(compression="int8"), set()),
+        (Parallelism(compression="topk", compression_within=2), set()),
+    ],
+)
+def test_axes_beside_which_compression_is_refused_are_not_tried_beside_it(
+    compressed: Parallelism, goes_with: set[str]
+) -> None:
+    """The search tries a context's and an experts' axis by itself, too, past the checks of what is pinned."""
+    limits = SpaceLimits(devices=8, node=8, rows=16, segments=10, tokens=64, experts=8)
+    tried = {axis for axis in ("ep", "cp") if list(settings(limits, replace(compressed, **{axis: 2})))}
+    assert tried == goes_with
 
 
 def test_a_system_that_is_no_layout_splits_no_rows_further() -> None:

@@ -225,7 +225,9 @@ def foldings(
 ) -> Iterator[tuple[tuple[int, int, int, int], tuple[tuple[int, ...], Folding]]]:
     """(pp, dp, cp, tp) with factors of the tensor axis and how experts lie on these ranks. Where ``etp`` is not pinned:
     each over all of tp, and each whole."""
-    ep = pinned.ep or 1
+    ep, how = pinned.ep or 1, pinned.compressed
+    if how is not None and ((ep > 1 and how.within > 1) or (max(ep, pinned.cp or 1) > 1 and not how.linear)):
+        return  # refused where it is pinned (``gradient_checks``)
     for pp, dp, cp, tp in meshes(limits, pinned):
         for tensor in factorings(limits, pinned, tp):
             whole = (1,) if ep > 1 and pinned.tensor_system is None else ()
