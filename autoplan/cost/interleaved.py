@@ -40,8 +40,8 @@ __all__ = [
     "deals_rounds",
     "in_one_round",
     "is_interleaved",
-    "least_chunk_rounds",
     "least_held",
+    "least_interleaved_slots",
     "rank_paths",
     "split_backward",
     "splits",
@@ -50,7 +50,7 @@ __all__ = [
 WAITING, REDUCED, ACCUMULATING, SENDING = range(4)
 """What stands of a stage's gradients: nothing before its first backward, all of them until its last one, then what its
 optimizer reads; and both at once while they are on their way."""
-TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
+TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks in ``least_interleaved_slots``
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,9 @@ def rank_paths(ranks: int, microbatches: int, virtual_stages: int) -> np.ndarray
     return paths
 
 
-def least_chunk_rounds(schedule: str, ranks: int, microbatches: int, virtual_stages: int, sharing: Sharing) -> float:
+def least_interleaved_slots(
+    schedule: str, ranks: int, microbatches: int, virtual_stages: int, sharing: Sharing
+) -> float:
     """No cuts whatever take fewer times of a d-th of the chain's forward and backward.
 
     A mean of ``rank_paths``, with weights over ranks that grow towards the last by q = 1 - tilt/(mv): stage j·d + ρ

@@ -219,7 +219,7 @@ def sharing_of(device: Device, stages: int, width: int) -> Sharing:
     return Sharing(max(1, min(stages, device.sharers // width)), device.alone)
 
 
-def least_rounds(stages: int, microbatches: int, sharing: Sharing) -> float:
+def least_slots(stages: int, microbatches: int, sharing: Sharing) -> float:
     """No schedule of even stages takes fewer times of one microbatch on one stage: a microbatch goes through all
     stages, and the last stage begins when the first microbatch comes to it; a stage's work is done in any case."""
     return max(float(microbatches), (microbatches + stages - 1) / sharing.gain)
@@ -229,7 +229,7 @@ FORWARD_SHARE = 0.5
 """Of a segment's time that its forward takes at most: gradients take as much or twice that."""
 
 
-def least_rounds_hidden(stages: int, microbatches: int) -> float:
+def least_slots_hidden(stages: int, microbatches: int) -> float:
     """The same for 1F1B, where stages may be uneven: a stage's first forwards run while the first microbatch goes on to
     the end and comes back, so that early stages may hold more.
 

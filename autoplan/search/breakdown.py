@@ -63,7 +63,7 @@ class Breakdown:
 def breakdown(record: PlanRecord) -> Breakdown:
     """The step of a plan, from the prices that the search compared."""
     _, found = repriced(record)
-    line, spent_s = found.timeline, once_s(found.loads, found.stages, found.timeline)
+    line, spent_s = found.timeline, once_s(found.stage_model, found.stages, found.timeline)
     whole_s = line.step_s + spent_s
     scale = found.step_s / whole_s if whole_s else 1.0  # the slowest of many nodes
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -83,34 +83,34 @@ def breakdown(record: PlanRecord) -> Breakdown:
 
 def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str, float]]:
     """(axis, seconds) of the collectives that a pipeline rank waits for while its microbatches run."""
-    loads, candidate, stages = found.loads.at(rank), found.candidate, found.stages
-    m, hosts = candidate.microbatches, loads.data.offload == "activations"
-    prices = found.point.on(loads.data.prices.device)
+    stage_model, candidate, stages = found.stage_model.at(rank), found.candidate, found.stages
+    m, hosts = candidate.microbatches, stage_model.data.offload == "activations"
+    prices = found.point.on(stage_model.data.prices.device)
     for k, stage in enumerate(stages):
         if k % candidate.pp != rank:
             continue
         at = (stage.first, stage.last)
-        again, partly = loads.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
+        again, partly = stage_model.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
         for segment, full, part in zip(model.segments[slice(*at)], again, partly, strict=True):
             for moved in prices[segment.block].moves:
                 runs, cheap = 1 + int(full), int(part) * moved.again
                 yield moved.step.axis, m * runs * (moved.forward_s - moved.hidden_forward_s)
                 yield moved.step.axis, m * cheap * (moved.again_s - moved.hidden_again_s)
-                if loads.data.prices.training:
+                if stage_model.data.prices.training:
                     yield moved.step.axis, m * (moved.backward_s - moved.hidden_backward_s)
-        yield loads.data.axis, m * (loads.exposed_s(at) + sum(loads.chain.gathered_late_s(at)))
+        yield stage_model.data.axis, m * (stage_model.exposed_s(at) + sum(stage_model.chain.gathered_late_s(at)))
         yield "pp", sum(found.timeline.waits_s[max(k - 1, 0) : k + 1]) / 2  # as much on either side of a border
 
 
 def ending(found: Evaluated) -> Iterator[tuple[tuple[str, str], float]]:
     """What follows the last backward: sums by their axes as on the pipeline rank that has most of them, the update."""
-    pp, stages, loads = found.candidate.pp, found.stages, found.loads
-    sums_s, updates_s = once_of_ranks(loads, stages)
+    pp, stages, stage_model = found.candidate.pp, found.stages, found.stage_model
+    sums_s, updates_s = once_of_ranks(stage_model, stages)
     most = max(range(pp), key=sums_s.__getitem__)
-    tensor_s = sum(loads.at(k).once_s((s.first, s.last))[2] for k, s in enumerate(stages) if k % pp == most)
-    waited_s = once_s(loads, stages, found.timeline) - max(updates_s)
+    tensor_s = sum(stage_model.at(k).once_s((s.first, s.last))[2] for k, s in enumerate(stages) if k % pp == most)
+    waited_s = once_s(stage_model, stages, found.timeline) - max(updates_s)
     beside_s = waited_s * tensor_s / sums_s[most] if tensor_s else 0.0
-    yield (WAIT, loads.data.axis), waited_s - beside_s
+    yield (WAIT, stage_model.data.axis), waited_s - beside_s
     yield (WAIT, "tp"), beside_s
     yield (UPDATE, ""), max(updates_s)
 
@@ -124,5 +124,5 @@ def spans_of(found: Evaluated, scale: float) -> tuple[tuple[Span, ...], ...]:
             )
             for run in row
         )
-        for row in timeline_runs(*scheduled(found.loads, found.stages))
+        for row in timeline_runs(*scheduled(found.stage_model, found.stages))
     )

@@ -36,7 +36,7 @@ MATTERS = 0.05  # of a step, that updating parameters together can save at most 
 
 
 @dataclass(frozen=True)
-class Together:
+class UpdatedTogether:
     """The operator problem with what parameters cost once a step as if it were done for all of them together.
 
     The problem prices the sum of each parameter's gradients over the tensor axes as a collective of its own, its update
@@ -74,7 +74,7 @@ class CandidateCosts:
     held: dict[IntraOpPlan, tuple[HeldParameters, HeldParameters]] = field(default_factory=dict)
     laid: dict[tuple[Candidate, IntraOpPlan], StageModel] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
-    others: dict[tuple[Key, int], Together | None] = field(default_factory=dict)
+    others: dict[tuple[Key, int], UpdatedTogether | None] = field(default_factory=dict)
 
     @property
     def slowdown(self) -> float:
@@ -82,7 +82,7 @@ class CandidateCosts:
         topology = self.operators.topology
         return straggling(topology.devices // topology.levels[0].size, topology.device)
 
-    def together(self, candidate: Candidate) -> Together | None:
+    def together(self, candidate: Candidate) -> UpdatedTogether | None:
         """The operator problem as if all parameters were updated together, and its answer, where that matters. Of one
         stage: what several have once a step says little of the slowest. And of a tensor axis that has to split weights:
         where it hasn't, to split nothing is the answer, which the same on fewer devices does better."""
@@ -99,24 +99,24 @@ class CandidateCosts:
             self.others[key] = self.solved(candidate) if matters else None
         return self.others[key]
 
-    def solved(self, candidate: Candidate) -> Together:
+    def solved(self, candidate: Candidate) -> UpdatedTogether:
         problem, other = (self.operators.problem(candidate, together) for together in (0, candidate.microbatches))
         solution, pairs = Solver(other).solve(), zip(problem.groups, other.groups, strict=True)
         apart_s = sum(float((one.time_s - two.time_s).max(initial=0.0)) for one, two in pairs)
-        return Together(self.operators.taken(candidate, solution), solution.bound, apart_s)
+        return UpdatedTogether(self.operators.taken(candidate, solution), solution.bound, apart_s)
 
-    def loads(self, candidate: Candidate, point: IntraOpPlan) -> StageModel:
+    def stage_model(self, candidate: Candidate, point: IntraOpPlan) -> StageModel:
         """What each stage holds and takes with these operators, wherever the chain is cut."""
         if (candidate, point) not in self.laid:
             topology = self.operators.topology
-            loads = self.loads_on(candidate, point, topology.device)
+            stage_model = self.stage_model_on(candidate, point, topology.device)
             devices = devices_of(topology, candidate)
-            own = {d: self.loads_on(candidate, point, d) for d in dict.fromkeys(devices)}
+            own = {d: self.stage_model_on(candidate, point, d) for d in dict.fromkeys(devices)}
             ranks = tuple(own[device] for device in devices)
-            self.laid[candidate, point] = replace(loads, ranks=ranks) if devices else loads
+            self.laid[candidate, point] = replace(stage_model, ranks=ranks) if devices else stage_model
         return self.laid[candidate, point]
 
-    def loads_on(self, candidate: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
+    def stage_model_on(self, candidate: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
         """The same on one kind of device."""
         prices = self.operators.prices(tensor_mesh(candidate.mesh), candidate.schedule).on(device)
         ways = candidate.tp * (candidate.dp // candidate.dp_replicate if candidate.zero else 1)
@@ -133,10 +133,10 @@ class CandidateCosts:
         once = in_one_pass(self.training)
         return StageModel(chain, candidate, data, states, passes, interleaved, spare, whole=whole, one_pass=once)
 
-    def scheduled(self, loads: StageModel, candidate: Candidate) -> StageModel:
-        """The loads of a candidate that differs in its schedule alone."""
-        turns = loads.data.takes_turns(loads.chain.held.kinds)
-        return replace(loads, candidate=candidate, interleaved=self.interleaved_schedule(candidate, turns))
+    def scheduled(self, stage_model: StageModel, candidate: Candidate) -> StageModel:
+        """That of a candidate that differs in its schedule alone."""
+        turns = stage_model.data.takes_turns(stage_model.chain.held.kinds)
+        return replace(stage_model, candidate=candidate, interleaved=self.interleaved_schedule(candidate, turns))
 
     def rigid(self, candidate: Candidate) -> bool:
         """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none
@@ -149,9 +149,10 @@ class CandidateCosts:
 
     def joint(self, candidate: Candidate, together: int = 0) -> Solver:
         """The operator problem under limits of what a candidate of one stage holds (``OperatorProblems.joint``)."""
-        loads = self.loads(candidate, self.operators.fastest(candidate))
-        flight = float(max(loads.in_flight)) if self.operators.prepared.training else 0.0
-        return self.operators.joint(candidate, HeldBytes(parameter_share(loads.data, loads.states), flight), together)
+        stage_model = self.stage_model(candidate, self.operators.fastest(candidate))
+        flight = float(max(stage_model.in_flight)) if self.operators.prepared.training else 0.0
+        held = HeldBytes(parameter_share(stage_model.data, stage_model.states), flight)
+        return self.operators.joint(candidate, held, together)
 
     def chain(self, candidate: Candidate, point: IntraOpPlan, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""
@@ -181,8 +182,8 @@ def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -
     return spent_s - hidden_s + summed_s + update_s
 
 
-def shared_once_s(loads: StageModel) -> float:
+def shared_once_s(stage_model: StageModel) -> float:
     """Seconds once a step of the whole chain, of which ranks take an even share at least behind the schedule's last
     action. Where the backward is split, a rank that has little to sum may run that one: they share the update alone."""
-    spent = loads.once_s((0, len(loads.chain)))
-    return spent[3] if loads.data.late else exposed(*spent)
+    spent = stage_model.once_s((0, len(stage_model.chain)))
+    return spent[3] if stage_model.data.late else exposed(*spent)

@@ -100,6 +100,6 @@ def splits_sequence(layout: Layout) -> bool:
 
 def recomputation(found: Evaluated) -> str:
     """What all repeated segments do; "auto" where they differ, so that pinned it is the same plan again."""
-    most, repeated = most_recomputed(found.stages), int(found.loads.chain.repeated.sum())
+    most, repeated = most_recomputed(found.stages), int(found.stage_model.chain.repeated.sum())
     alike = sum(stage.recompute if most == "full" else stage.selective for stage in found.stages)
     return most if most == "none" or alike == repeated else "auto"

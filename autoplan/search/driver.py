@@ -26,7 +26,7 @@ from autoplan.search.further.axes import (
 )
 from autoplan.search.further.factoring import beside_whole_weights, refined
 from autoplan.search.further.host_memory import hosted
-from autoplan.search.further.virtual_stages import in_other_rounds, within_a_hair
+from autoplan.search.further.virtual_stages import other_virtual_stages, within_a_hair
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
@@ -81,23 +81,23 @@ def on_any_axes(
 
 def improved(work: SearchState, best: Evaluated, parallelism: Parallelism, memory_limit: float) -> Evaluated:
     """A plan with other numbers of stages, with the host's memory, its operators and what is split refined."""
-    best = in_best_rounds(work, parallelism, best, memory_limit)
+    best = with_best_virtual_stages(work, parallelism, best, memory_limit)
     best = fastest(work, hosted(work, parallelism), memory_limit, best, work.budget.host_saves) or best
     if work.budget.quick:
         return beside_whole_weights(work, solved_anew(work, best, memory_limit), parallelism, memory_limit)
     return refined(work, best, parallelism, memory_limit)
 
 
-def in_best_rounds(work: SearchState, pinned: Parallelism, best: Evaluated, memory_limit: float) -> Evaluated:
+def with_best_virtual_stages(work: SearchState, pinned: Parallelism, best: Evaluated, memory_limit: float) -> Evaluated:
     """The best plan with the number of stages on a rank that is quickest, sought for as long as others are quicker."""
-    others = in_other_rounds(work, pinned, best)
+    others = other_virtual_stages(work, pinned, best)
     fitting = [s for s in others if work.least_bytes(s) <= memory_limit]
     points = {s: plan.point for s, plan in others.items()}
     found = best_first(work, fitting, memory_limit, best, best.step_s, points=points) or best
     if found is best:
         rivals = () if work.budget.quick else within_a_hair(work, best)
         return min([best, *filter(None, (work.evaluate(s, memory_limit) for s in rivals))], key=lambda e: e.step_s)
-    return in_best_rounds(work, pinned, found, memory_limit)
+    return with_best_virtual_stages(work, pinned, found, memory_limit)
 
 
 def fastest(

@@ -44,7 +44,7 @@ class Evaluated:
 
     candidate: Candidate
     point: IntraOpPlan
-    loads: StageModel
+    stage_model: StageModel
     stages: tuple[StageChoice, ...]
     memory: tuple[StageMemory, ...]
     step_s: float
@@ -52,7 +52,7 @@ class Evaluated:
 
     @cached_property
     def timeline(self) -> Timeline:
-        return timeline(*scheduled(self.loads, self.stages))
+        return timeline(*scheduled(self.stage_model, self.stages))
 
     @property
     def recomputes(self) -> bool:
@@ -61,16 +61,16 @@ class Evaluated:
     @property
     def fullest(self) -> int:
         """The pipeline rank whose devices have least left, or lack most."""
-        return max(range(len(self.memory)), key=lambda k: self.memory[k].total - self.loads.at(k).spare)
+        return max(range(len(self.memory)), key=lambda k: self.memory[k].total - self.stage_model.at(k).spare)
 
     def over_bytes(self, memory_limit: float) -> int:
         """By how much the fullest stage exceeds the limit, which is that of the smallest device; 0 where it fits."""
-        return max(0, round(self.memory[self.fullest].total - self.loads.at(self.fullest).spare - memory_limit))
+        return max(0, round(self.memory[self.fullest].total - self.stage_model.at(self.fullest).spare - memory_limit))
 
     @property
     def exceeds_host(self) -> bool:
         """Whether more is kept on the host of some device than it holds."""
-        data = (self.loads.at(k).data for k in range(len(self.memory)))
+        data = (self.stage_model.at(k).data for k in range(len(self.memory)))
         pairs = zip(self.memory, data, strict=True)
         return any(memory.host > 0 and memory.host > each.host.memory_bytes for memory, each in pairs)
 
@@ -126,7 +126,7 @@ class Evaluator:
         together = self.costs.together(candidate)
         others = [] if together is None else [together.fastest]
         if anew:
-            others.append(self.operators.priced(candidate, host_price(self.costs.loads(candidate, fastest))))
+            others.append(self.operators.priced(candidate, host_price(self.costs.stage_model(candidate, fastest))))
         for point in (other for other in others if other is not fastest and not self.idle(candidate, other)):
             found = self.with_point(candidate, point, memory_limit, limit_s)
             best = found if best is None or (found is not None and found.step_s < best.step_s) else best
@@ -157,12 +157,12 @@ class Evaluator:
         win where several stages on a rank have lost, or where those that are fastest needn't recompute."""
         return self.budget.quick and (is_interleaved(candidate.schedule) if best is None else not best.recomputes)
 
-    def lean_prices(self, candidate: Candidate, loads: StageModel, limit_s: float) -> Iterator[Weights]:
+    def lean_prices(self, candidate: Candidate, stage_model: StageModel, limit_s: float) -> Iterator[Weights]:
         """Prices of bytes to begin with, until some operators fit in time: bytes alone counted; half way to the
         fastest, since what is leanest may be too slow; those of parameters alone, since what is kept can be
         recomputed."""
         fastest = self.operators.fastest(candidate)
-        leanest = steep(fastest.solution, loads)
+        leanest = steep(fastest.solution, stage_model)
         yield leanest
         midway = between(fastest.solution, self.operators.priced(candidate, leanest).solution, leanest)
         if midway is not None and limit_s < float("inf"):
@@ -175,17 +175,17 @@ class Evaluator:
         """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before; then of
         those between what is too fast to fit and what fits."""
         fastest = self.operators.fastest(candidate)
-        loads, tried, last, ease = self.costs.loads(candidate, fastest), [fastest], best, 1.0
-        fast, lean, leanest = fastest, None, self.lean_prices(candidate, loads, limit_s)
+        stage_model, tried, last, ease = self.costs.stage_model(candidate, fastest), [fastest], best, 1.0
+        fast, lean, leanest = fastest, None, self.lean_prices(candidate, stage_model, limit_s)
         for number in range(self.budget.leaner):
             if last is not None and self.far(last, limit_s, number):
                 break
-            weights = next(leanest, None) if last is None else duals(last.loads, last.stages)
+            weights = next(leanest, None) if last is None else duals(last.stage_model, last.stages)
             if weights is None and last is None:
                 break  # bytes alone counted, and still nothing fits
             if weights is None:  # it fits as it is: something between it and the fastest may, too
                 ease *= EASING
-                weights = steep(fastest.solution, loads, ease)
+                weights = steep(fastest.solution, stage_model, ease)
             point = self.operators.priced(candidate, weights)
             known = any(point is one for one in tried)
             if known and lean is not None:
@@ -261,7 +261,7 @@ class Evaluator:
         """Bytes that these operators need where nothing is recomputed."""
         found = self.with_point(candidate, point, float("inf"))
         assert found is not None
-        return found.memory[found.fullest].total - found.loads.at(found.fullest).spare
+        return found.memory[found.fullest].total - found.stage_model.at(found.fullest).spare
 
     def idle(self, candidate: Candidate, point: IntraOpPlan) -> bool:
         """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""
@@ -275,7 +275,7 @@ class Evaluator:
         fastest = self.operators.fastest(candidate)
         points = [fastest]
         if candidate.operator_ways > 1:
-            prices = steep(fastest.solution, self.costs.loads(candidate, fastest)), states_alone(fastest.solution)
+            prices = steep(fastest.solution, self.costs.stage_model(candidate, fastest)), states_alone(fastest.solution)
             points += [self.operators.priced(candidate, weights) for weights in prices]
         if self.costs.rigid(candidate):
             with suppress(Infeasible):  # the solver was out of time
@@ -292,14 +292,14 @@ class Evaluator:
         other  the plan of other operators, from whose cuts a search goes on
         """
         start = time.perf_counter()
-        loads = self.costs.loads(candidate, point)
+        stage_model = self.costs.stage_model(candidate, point)
         if is_interleaved(candidate.schedule):
-            return self.with_chunks(loads, point, memory_limit, limit_s, other)
-        options = [loads.at(stage).options(stage, memory_limit) for stage in range(candidate.pp)]
+            return self.with_chunks(stage_model, point, memory_limit, limit_s, other)
+        options = [stage_model.at(stage).options(stage, memory_limit) for stage in range(candidate.pp)]
         seconds = [mix.seconds for mix in options]
-        slow = [part - loads.at(stage).hidden_s(stage) for stage, part in enumerate(seconds)]
+        slow = [part - stage_model.at(stage).hidden_s(stage) for stage, part in enumerate(seconds)]
         cuts = choose_cuts(seconds, candidate.microbatches, slow)
-        line_s = 0.0 if cuts is None else max(cuts.bound_s, by_round_trips_s(loads, seconds))
+        line_s = 0.0 if cuts is None else max(cuts.bound_s, by_round_trips_s(stage_model, seconds))
         self.seconds += time.perf_counter() - start
         gain = sharing_of(self.operators.topology.device, candidate.pp, candidate.stage_devices).gain
         if cuts is None or cuts.objective_s / gain >= limit_s * self.budget.runner_up:
@@ -310,41 +310,45 @@ class Evaluator:
                 StageChoice(*at, int(mix.full[at]), int(mix.selective[at]))
                 for at, mix in zip(runs, options, strict=True)
             )
-            return finish(candidate, point, loads, stages, self.bound_s(loads, point, line_s / gain))
+            return finish(candidate, point, stage_model, stages, self.bound_s(stage_model, point, line_s / gain))
 
         first = price(cuts.stages)
         if first.step_s >= limit_s * self.budget.runner_up:
             return first
-        bound = Bound(loads, seconds, lambda stage, at: exposed(*loads.at(stage).once_s(at)), self.costs.slowdown, gain)
+        bound = Bound(
+            stage_model, seconds, lambda stage, at: exposed(*stage_model.at(stage).once_s(at)),
+            self.costs.slowdown, gain,
+        )
         found = refine(first, cuts.stages, bound, price)
         return replace(found, bound_s=found.step_s * (1 - point.gap)) if has_few_cuts(bound) else found
 
     def with_chunks(
-        self, loads: StageModel, point: IntraOpPlan, memory_limit: float, limit_s: float, other: Evaluated | None
+        self, stage_model: StageModel, point: IntraOpPlan, memory_limit: float, limit_s: float, other: Evaluated | None
     ) -> Evaluated | None:
         """The same of a schedule that gives a rank several stages, or splits the backward."""
-        start, candidate = time.perf_counter(), loads.candidate
+        start, candidate = time.perf_counter(), stage_model.candidate
         gain = sharing_of(self.operators.topology.device, candidate.pp, candidate.stage_devices).gain
-        once = shared_once_s(loads) / candidate.pp
+        once = shared_once_s(stage_model) / candidate.pp
         left_s = limit_s / self.costs.slowdown - once
-        if np.isfinite(limit_s) and self.bounds.of_cuts_s(loads, point, memory_limit) >= limit_s:
+        if np.isfinite(limit_s) and self.bounds.of_cuts_s(stage_model, point, memory_limit) >= limit_s:
             return None
-        chain_costs = chain_costs_of(loads, memory_limit)
+        chain_costs = chain_costs_of(stage_model, memory_limit)
         start_at = None if other is None else Division.of(other.stages)
         found = self.chunks(chain_costs, left_s * gain, start_at) if np.isfinite(memory_limit) else evenly(chain_costs)
         self.seconds += time.perf_counter() - start
         if found is None or found.cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
         stages = found.division.choices
-        if unties(loads, stages):
+        if unties(stage_model, stages):
             return None
-        return finish(candidate, point, loads, stages, self.bound_s(loads, point, found.cuts.bound_s / gain))
+        bound_s = self.bound_s(stage_model, point, found.cuts.bound_s / gain)
+        return finish(candidate, point, stage_model, stages, bound_s)
 
-    def bound_s(self, loads: StageModel, point: IntraOpPlan, schedule_s: float) -> float:
+    def bound_s(self, stage_model: StageModel, point: IntraOpPlan, schedule_s: float) -> float:
         """Seconds of a step by a bound on its schedule. What happens once a step takes at least an even share of what
         it takes for the whole chain."""
-        once_s = min(map(shared_once_s, loads.ranks or (loads,)))
-        return (schedule_s + once_s / loads.candidate.pp) * self.costs.slowdown * (1 - point.gap)
+        once_s = min(map(shared_once_s, stage_model.ranks or (stage_model,)))
+        return (schedule_s + once_s / stage_model.candidate.pp) * self.costs.slowdown * (1 - point.gap)
 
     def chunks(self, chain_costs: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
         """The best division (``interleaved``). A search that no limit ended goes on, however high the limit is now.
@@ -361,10 +365,11 @@ class Evaluator:
 
 
 def finish(
-    candidate: Candidate, point: IntraOpPlan, loads: StageModel, stages: tuple[StageChoice, ...], bound_s: float = 0.0
-) -> Evaluated:
+    candidate: Candidate, point: IntraOpPlan, stage_model: StageModel, stages: tuple[StageChoice, ...],
+    bound_s: float = 0.0,
+) -> Evaluated:  # fmt: skip
     """Runs the schedule, and adds what happens once a step."""
-    topology, memory = loads.data.prices.topology, loads.memory_of(stages)
+    topology, memory = stage_model.data.prices.topology, stage_model.memory_of(stages)
     nodes = topology.devices // topology.levels[0].size
-    step_s = whole_s(loads, stages) * straggling(nodes, topology.device)
-    return Evaluated(candidate, point, loads, stages, memory, step_s, min(bound_s, step_s))
+    step_s = whole_s(stage_model, stages) * straggling(nodes, topology.device)
+    return Evaluated(candidate, point, stage_model, stages, memory, step_s, min(bound_s, step_s))

@@ -60,7 +60,7 @@ class OperatorProblems:
     reduced        bytes of its gradient that are summed over the data axis (``Prices.reduced``)
     passes         of the optimizer over a parameter's bytes, for the share of the update in a parameter's price
     quick          one problem is solved for each tensor axis; its fastest operators are priced for other microbatches
-    rounds         of schedules, by their sizes and a stage's devices (``floors.rounds``)
+    slots          of schedules, by their sizes and a stage's devices (``floors.slots``)
     wider          the same problems where less is asked: what is best there, and does what is asked here, is best here
     chunks         of ``Prices.chunks``
     """
@@ -84,7 +84,7 @@ class OperatorProblems:
     collectives: dict[Links, float] = field(default_factory=dict)
     messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict)
     listed: dict[tuple[Mesh, bool, tuple[int, ...]], Prices] = field(default_factory=dict)
-    rounds: dict[tuple[str, int, int, int, int], float] = field(default_factory=dict)
+    slots: dict[tuple[str, int, int, int, int], float] = field(default_factory=dict)
     chunks: tuple[int, ...] = (1,)
 
     @cached_property
@@ -107,7 +107,7 @@ class OperatorProblems:
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored, quick,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
             lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
-            rounds=self.rounds, chunks=chunks,
+            slots=self.slots, chunks=chunks,
         )  # fmt: skip
 
     def prices(self, mesh: Mesh, schedule: str = "") -> Prices:

@@ -28,7 +28,7 @@ def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predict
         step_time_s=found.step_s,
         tokens_per_s=units(model) / found.step_s,
         mfu=utilisation(found, prepared, topology),
-        peak_bytes=peaks_of(found.loads, found.stages, found.candidate.pp),
+        peak_bytes=peaks_of(found.stage_model, found.stages, found.candidate.pp),
         bubble_fraction=bubble_of(found),
         collectives=tuple(collectives(found, model)),
     )
@@ -37,7 +37,7 @@ def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predict
 def bubble_of(found: Evaluated) -> float:
     """The share of a step that ranks wait in the pipeline's bubble: a part of the schedule, not of what follows it."""
     line = found.timeline
-    whole_s = line.step_s + once_s(found.loads, found.stages, line)
+    whole_s = line.step_s + once_s(found.stage_model, found.stages, line)
     return line.bubble_fraction * line.step_s / whole_s if whole_s else 0.0
 
 
@@ -72,7 +72,7 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
                 seconds = whole * moved.forward_s + second[0]
                 hidden_s, size = whole * moved.hidden_forward_s + second[1], step.forward_bytes // chunks
                 yield PricedCollective(moved.where, kind, step.axis, size, chunks * count, seconds, hidden_s)
-            if step.backward and step.backward_bytes and found.loads.data.prices.training:
+            if step.backward and step.backward_bytes and found.stage_model.data.prices.training:
                 where, count = f"{moved.where} (backward)", m * runs
                 seconds = count * moved.backward_s
                 hidden_s, kind, chunks = count * moved.hidden_backward_s, step.backward, step.chunks_back
@@ -86,12 +86,12 @@ def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int, int]]:
     """For each block, on the pipeline rank where it stands most often: (its segments, of these recomputed in full,
     selectively)."""
     most = [(0, 0, 0)] * len(model.blocks)
-    hosts = found.loads.data.offload == "activations"
+    hosts = found.stage_model.data.offload == "activations"
     for rank in range(found.candidate.pp):
         counts, recomputed, partly = Counter[int](), Counter[int](), Counter[int]()
         for stage in found.stages[rank :: found.candidate.pp]:
             at = (stage.first, stage.last)
-            full, part = found.loads.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
+            full, part = found.stage_model.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
             blocks = [segment.block for segment in model.segments[slice(*at)]]
             counts.update(blocks)
             recomputed.update(block for block, again in zip(blocks, full, strict=True) if again)
@@ -104,32 +104,33 @@ def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int, int]]:
 def messages(found: Evaluated) -> Iterator[PricedCollective]:
     """Activations from stage to stage, and their gradients back; hidden is what runs beside the compute of those who
     read them, by the schedule's timeline."""
-    directions = 2 if found.loads.data.prices.training else 1
+    directions = 2 if found.stage_model.data.prices.training else 1
     for k, stage in enumerate(found.stages[1:]):
-        seconds, count = found.loads.message_s(k + 1, stage.first), directions * found.candidate.microbatches
-        size = int(found.loads.chain.inputs[stage.first])
+        seconds, count = found.stage_model.message_s(k + 1, stage.first), directions * found.candidate.microbatches
+        size = int(found.stage_model.chain.inputs[stage.first])
         hidden_s = max(0.0, count * seconds - found.timeline.waits_s[k])
         yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, hidden_s)
 
 
 def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     """Gathers of parameters, sums of gradients: on the pipeline rank that has most of them."""
-    loads, data = found.loads, found.loads.data
+    stage_model, data = found.stage_model, found.stage_model.data
     if not data.prices.training:
         return
     pp = found.candidate.pp
     ranks = [[(s.first, s.last) for s in found.stages[rank::pp]] for rank in range(pp)]
-    rank = max(range(len(ranks)), key=lambda rank: sum(map(loads.parameter_bytes, ranks[rank])))
-    loads, runs = loads.at(rank), ranks[rank]
-    size = sum(map(loads.parameter_bytes, runs))
+    rank = max(range(len(ranks)), key=lambda rank: sum(map(stage_model.parameter_bytes, ranks[rank])))
+    stage_model, runs = stage_model.at(rank), ranks[rank]
+    size = sum(map(stage_model.parameter_bytes, runs))
     stored = data.prices.stored
-    spent_s, hidden_s = (float(sum(seconds)) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
-    held = loads.chain.held.kinds.items()
+    once_s = zip(*(stage_model.once_s(at)[:2] for at in runs), strict=True)
+    spent_s, hidden_s = (float(sum(seconds)) for seconds in once_s)
+    held = stage_model.chain.held.kinds.items()
     kinds = {axes: sum(float(kind.first_read(at).sum()) for at in runs) for axes, kind in held}
     groups = data.by_group(kinds)
-    sent = [each for at in runs if (each := cost_of_compressed(data, loads.chain.held, at))]
+    sent = [each for at in runs if (each := cost_of_compressed(data, stage_model.chain.held, at))]
     if sent:
-        groups = added(data.by_group(unit) for at in runs for unit in loads.unit_bytes(at))
+        groups = added(data.by_group(unit) for at in runs for unit in stage_model.unit_bytes(at))
         for axes in dict.fromkeys(axes for each in sent for axes in each.kinds):
             for alike in zip(*(each.sent(axes, data.prices) for each in sent if axes in each.kinds), strict=True):
                 (kind, _, over), sizes = alike[0], [size for _, size, _ in alike]
@@ -141,7 +142,8 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         averaged = int(data.averaged * stored * size)
         yield PricedCollective("replicas", kind, data.axis, averaged, count, spent_s, hidden_s)
     elif data.servers:
-        push_s, early_s = (float(sum(seconds)) for seconds in zip(*(pushed_s(loads, at) for at in runs), strict=True))
+        each_s = zip(*(pushed_s(stage_model, at) for at in runs), strict=True)
+        push_s, early_s = (float(sum(seconds)) for seconds in each_s)
         pushed, pulled = int(data.prices.summed * size), int(stored * size)
         yield PricedCollective("gradients", PUSH, data.axis, pushed, 1, push_s, early_s)
         yield PricedCollective("parameters", PULL, data.axis, pulled, 1, spent_s - push_s, hidden_s - early_s)
@@ -151,26 +153,26 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
             reduced, share = int(data.prices.summed * bytes), seconds[axes] / (sum(seconds.values()) or 1.0)
             yield PricedCollective("gradients", "all-reduce", axes, reduced, 1, spent_s * share, hidden_s * share)
     elif data.shared:
-        yield from sharded(loads, runs, groups, hidden_s)
+        yield from sharded(stage_model, runs, groups, hidden_s)
     beside = Counter[str]()
     for at in runs:
-        beside.update(loads.summed_bytes(at))
+        beside.update(stage_model.summed_bytes(at))
     for axes, summed in beside.items():
         summed_s = data.prices.collective_s("all-reduce", summed, axes)
         yield PricedCollective("gradients of replicated weights", "all-reduce", axes, int(summed), 1, summed_s, 0.0)
-    tied = sum(map(loads.tied_bytes, runs))
+    tied = sum(map(stage_model.tied_bytes, runs))
     if tied and found.candidate.pp > 1:
-        tied_s = sum(map(loads.tied_s, runs))
+        tied_s = sum(map(stage_model.tied_s, runs))
         yield PricedCollective("gradients of tied weights", "all-reduce", "pp", int(tied), 1, tied_s, 0.0)
 
 
-def pushed_s(loads: StageModel, at: tuple[int, int]) -> tuple[float, float]:
+def pushed_s(stage_model: StageModel, at: tuple[int, int]) -> tuple[float, float]:
     """(seconds, of these hidden) of a run's gradients on their way to parameter servers."""
-    return loads.data.once_s(loads.unit_bytes(at), loads.forward_s(at), loads.backward_s(at, 0))
+    return stage_model.data.once_s(stage_model.unit_bytes(at), stage_model.forward_s(at), stage_model.backward_s(at, 0))
 
 
 def sharded(
-    loads: StageModel, runs: Sequence[tuple[int, int]], groups: Mapping[str, float], hidden_s: float
+    stage_model: StageModel, runs: Sequence[tuple[int, int]], groups: Mapping[str, float], hidden_s: float
 ) -> Iterator[PricedCollective]:
     """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
 
@@ -178,15 +180,15 @@ def sharded(
     groups    bytes of their trained parameters, by the axes of the group that gathers them
     hidden_s  of what happens once a step
     """
-    data, m = loads.data, loads.candidate.microbatches
-    pairs = [pair for at in runs for pair in loads.unit_pairs(at)]
+    data, m = stage_model.data, stage_model.candidate.microbatches
+    pairs = [pair for at in runs for pair in stage_model.unit_pairs(at)]
     parameters, both = [trained for trained, _ in pairs], [joined(*pair) for pair in pairs]
-    gathers = [count for at in runs for count in loads.unit_gathers(at)]
+    gathers = [count for at in runs for count in stage_model.unit_gathers(at)]
     scatters = m if data.scatters_each else 1
     gather_s = sum(n * data.gather_s(unit) for n, unit in zip(gathers, both, strict=True))
     scatter_s = scatters * sum(map(data.scatter_s, parameters))
     replicas_s = sum(map(data.replicas_s, parameters)) if data.across else 0.0
-    waits_s = m * sum(map(loads.exposed_s, runs))
+    waits_s = m * sum(map(stage_model.exposed_s, runs))
     each_s = (gather_s if data.zero == 3 else 0.0) + (scatter_s if data.scatters_each else 0.0)
     total_s = gather_s + scatter_s + replicas_s
     hidden_s += max(0.0, each_s - waits_s)

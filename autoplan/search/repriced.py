@@ -24,7 +24,7 @@ def repriced(record: PlanRecord) -> tuple[SearchState, Evaluated]:
     mesh = tensor_mesh(record.chosen.mesh)
     form = OperatorInputs(state.prepared, mesh, {}, state.operators.prices(mesh, candidate.schedule))
     point = priced_plan(form, record.chosen.blocks, UNSOLVED)
-    return state, finish(candidate, point, state.evaluator.costs.loads(candidate, point), record.chosen.stages)
+    return state, finish(candidate, point, state.evaluator.costs.stage_model(candidate, point), record.chosen.stages)
 
 
 def candidate_of(record: PlanRecord) -> Candidate:

@@ -150,11 +150,11 @@ class SearchState:
     def is_cut_alone(self, found: Evaluated) -> bool:
         """Whether no other operators could be quicker, so that cuts and recomputation are all there is to choose: there
         is no tensor axis, or the fastest operators keep everything, on devices alike."""
-        if is_interleaved(found.candidate.schedule) and found.loads.chain.shares:  # counted for each reader
+        if is_interleaved(found.candidate.schedule) and found.stage_model.chain.shares:  # counted for each reader
             return False
         if found.candidate.operator_ways == 1:
             return True
-        if found.recomputes or found.loads.ranks:
+        if found.recomputes or found.stage_model.ranks:
             return False
         fastest, other = self.operators.fastest(found.candidate), self.evaluator.costs.together(found.candidate)
         return found.point is fastest and other is None

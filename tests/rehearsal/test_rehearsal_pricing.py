@@ -130,7 +130,7 @@ def test_products_have_the_flops_that_are_priced(found: Rehearsed, plan: PlanPri
 
 def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: PlanPrices) -> None:
     for trace in found.traces.values():
-        seconds, stages, loads = seconds_of(plan, trace, found.program), plan.found.stages, plan.found.loads
+        seconds, stages, loads = seconds_of(plan, trace, found.program), plan.found.stages, plan.found.stage_model
         mine = [(stages[k], (stages[k].first, stages[k].last)) for k in trace.stages]
         forward_s, backward_s, update_s = (spent_s(trace, seconds, part) for part in ("forward", "backward", "update"))
         local_s = sum(loads.once_s(at)[3] for _, at in mine)

@@ -29,9 +29,9 @@ def test_no_bound_is_above_a_plan(cluster: str, pp: int) -> None:
         found = work.evaluate(candidate, wall)
         if found is None or candidate.tp == 1:
             continue
-        assert line_s(found.loads, found.stages) == pytest.approx(found.timeline.step_s, rel=1e-12)
+        assert line_s(found.stage_model, found.stages) == pytest.approx(found.timeline.step_s, rel=1e-12)
         schedules.add(candidate.schedule)
-        plans += any(found.loads.summed_bytes((0, len(found.loads.chain))).values())
+        plans += any(found.stage_model.summed_bytes((0, len(found.stage_model.chain))).values())
         for bound_s in bounds(work, candidate, wall):
             assert bound_s <= found.step_s * (1 + 1e-9), str(candidate)
     assert plans, "no plan sums gradients over the tensor axis"
@@ -58,7 +58,7 @@ def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
             plans += 1
             rough_s, bound_s = bounds(work, candidate, wall)
             assert rough_s <= bound_s <= found.step_s * (1 + 1e-9), (str(candidate), share)
-            assert evaluator.bounds.of_cuts_s(found.loads, found.point, wall) <= found.step_s * (1 + 1e-9)
+            assert evaluator.bounds.of_cuts_s(found.stage_model, found.point, wall) <= found.step_s * (1 + 1e-9)
             more += bound_s > rough_s * (1 + 1e-3)
     assert plans >= 10 and more >= 2
 
@@ -73,7 +73,7 @@ def test_cuts_that_bytes_slow_down_are_given_up_unsearched(monkeypatch: pytest.M
     wall = leanest.over_bytes(0.0) + 1.0
     found = evaluator.evaluate(candidate, wall)
     assert found is not None
-    cuts_s = evaluator.bounds.of_cuts_s(found.loads, found.point, wall)
+    cuts_s = evaluator.bounds.of_cuts_s(found.stage_model, found.point, wall)
     assert evaluator.bounds.of_point_s(candidate, found.point) * 1.001 < cuts_s <= found.step_s * (1 + 1e-9)
     monkeypatch.setattr(evaluator, "chunks", lambda *_: pytest.fail("searched"))
     assert evaluator.with_point(candidate, found.point, wall, cuts_s) is None

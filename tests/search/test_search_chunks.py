@@ -15,8 +15,8 @@ from autoplan.cost.interleaved import (
     WAITING,
     InterleavedSchedule,
     actions,
-    least_chunk_rounds,
     least_held,
+    least_interleaved_slots,
     rank_paths,
 )
 from autoplan.search.inter_op import interleaved
@@ -175,7 +175,7 @@ def test_seconds_and_bytes_are_those_of_the_schedule(schedule: str, virtual: int
 @pytest.mark.parametrize(("ranks", "microbatches", "virtual"), [(2, 6, 2), (4, 8, 2), (3, 9, 3), (4, 3, 2), (4, 16, 4)])
 def test_no_stages_undercut_the_known_paths_and_rounds(ranks: int, microbatches: int, virtual: int) -> None:
     rng, sizes = np.random.default_rng(0), (ranks, microbatches, virtual)
-    paths, least = rank_paths(*sizes), least_chunk_rounds("interleaved", *sizes, Sharing())
+    paths, least = rank_paths(*sizes), least_interleaved_slots("interleaved", *sizes, Sharing())
     for number in range(40):
         spent = np.zeros((5, ranks * virtual))
         spent[:2], ahead = rng.random((2, ranks * virtual)) ** 3, number % 2

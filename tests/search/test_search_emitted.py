@@ -51,7 +51,7 @@ def check(record: PlanRecord) -> None:
     for the busiest moment."""
     found, predicted = simulated(record), record.chosen.predicted
     assert found.step_s == pytest.approx(predicted.step_time_s, rel=1e-6)
-    peaks = peaks_of(found.loads, found.stages, found.candidate.pp)
+    peaks = peaks_of(found.stage_model, found.stages, found.candidate.pp)
     for here, there, account in zip(peaks, predicted.peak_bytes, found.memory, strict=True):
         assert astuple(here) == pytest.approx(astuple(there), rel=1e-6, abs=1)
         assert here.total <= account.total

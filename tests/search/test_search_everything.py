@@ -95,8 +95,8 @@ def check(seed: int) -> int:
 
 def priced_anew(seed: int, found: Evaluated) -> tuple[float, tuple[StageMemory, ...]]:
     """(seconds, bytes) by a search that has priced nothing else."""
-    loads = begun(seed).evaluator.costs.loads(found.candidate, found.point)
-    again = finish(found.candidate, found.point, loads, found.stages, found.bound_s)
+    stage_model = begun(seed).evaluator.costs.stage_model(found.candidate, found.point)
+    again = finish(found.candidate, found.point, stage_model, found.stages, found.bound_s)
     return again.step_s, again.memory
 
 
@@ -121,7 +121,7 @@ def test_the_least_that_is_told_is_enough(seeds: int, least: int) -> None:
         if work.operators.fuses and not work.evaluator.idle(candidate, lean.point):
             anew, wall = begun(seed), lean.over_bytes(0)
             assert (fastest(anew, [candidate], wall) or last_resort(anew, [candidate], wall)) is not None
-            fits += lean.loads.chain.shares
+            fits += lean.stage_model.chain.shares
     assert fits >= least
 
 

@@ -50,48 +50,50 @@ def at_random(seed: int, schedule: str, virtual: int, many: int) -> tuple[StageM
     candidate = replace(
         pipeline.candidate, pp=2, microbatches=many, schedule=schedule, virtual_stages=virtual, recompute=recompute
     )
-    loads = replace(pipeline, candidate=candidate, point=replace(pipeline.point, prices=prices)).loads
-    size = len(loads.chain)
+    stage_model = replace(pipeline, candidate=candidate, point=replace(pipeline.point, prices=prices)).stage_model
+    size = len(stage_model.chain)
     stages = tuple(itertools.pairwise((0, *sorted(rng.sample(range(1, size), 2 * virtual - 1)), size)))
-    counts = [int(loads.chain.repeated[slice(*at)].sum()) * (recompute == "auto") for at in stages]
+    counts = [int(stage_model.chain.repeated[slice(*at)].sum()) * (recompute == "auto") for at in stages]
     full = tuple(rng.randint(0, n) for n in counts)
-    return loads, Division(stages, full, tuple(rng.randint(0, n - a) for n, a in zip(counts, full, strict=True)))
+    return stage_model, Division(stages, full, tuple(rng.randint(0, n - a) for n, a in zip(counts, full, strict=True)))
 
 
 @pytest.mark.parametrize(("schedule", "virtual", "many"), SCHEDULES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule: str, virtual: int, many: int) -> None:
     """And at its busiest moment holds no more."""
-    loads, division = at_random(seed, schedule, virtual, many)
-    assert any((rows == WAITING).any() for rows in loads.standing) == (schedule == "interleaved" and many == 2)
-    finished = loads.memory_of(division.choices)
+    stage_model, division = at_random(seed, schedule, virtual, many)
+    assert any((rows == WAITING).any() for rows in stage_model.standing) == (schedule == "interleaved" and many == 2)
+    finished = stage_model.memory_of(division.choices)
     if is_interleaved(schedule):
         counted = Divisions.of(division)
-        held = chain_costs_of(loads, 0.0).before_recomputation(counted)
+        held = chain_costs_of(stage_model, 0.0).before_recomputation(counted)
         ranks = np.maximum(held.recomputing(counted.full.T, counted.part.T), held.emptied)[:, 0]
     else:
-        each, account = loads.needs(division.choices), loads.memory_account
+        each, account = stage_model.needs(division.choices), stage_model.memory_account
         running = account.running(each) + account.gradients(each, ACCUMULATING)
         emptied = account.emptied(each) + account.gradients(each, SENDING)
-        ranks = np.maximum(running + np.array(loads.in_flight) * each.flight, emptied)
+        ranks = np.maximum(running + np.array(stage_model.in_flight) * each.flight, emptied)
     assert [one.total for one in finished] == pytest.approx(ranks.tolist(), abs=ROUNDED, rel=0)
-    peaks = peaks_of(loads, division.choices, 2)
+    peaks = peaks_of(stage_model, division.choices, 2)
     assert all(peak.total <= one.total + ROUNDED for peak, one in zip(peaks, finished, strict=True))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("recompute", ["none", "full", "selective"])
 def test_every_run_of_segments_needs_what_its_stage_would(seed: int, recompute: str) -> None:
-    loads, _ = at_random(seed, "1f1b", 1, 4)
-    loads = replace(loads, candidate=replace(loads.candidate, recompute=recompute))
-    account, runs = loads.memory_account, loads.runs
-    for stage, first, last in itertools.product(range(2), range(len(loads.chain)), range(len(loads.chain) + 1)):
+    stage_model, _ = at_random(seed, "1f1b", 1, 4)
+    stage_model = replace(stage_model, candidate=replace(stage_model.candidate, recompute=recompute))
+    account, runs = stage_model.memory_account, stage_model.runs
+    size = len(stage_model.chain)
+    for stage, first, last in itertools.product(range(2), range(size), range(size + 1)):
         if first < last:
-            count = int(loads.chain.repeated[first:last].sum())
+            count = int(stage_model.chain.repeated[first:last].sum())
             mix = (count * (recompute == "full"), count * (recompute == "selective"))
-            held = account.running(runs) + account.gradients(runs, ACCUMULATING) + loads.in_flight[stage] * runs.flight
+            flying = stage_model.in_flight[stage] * runs.flight
+            held = account.running(runs) + account.gradients(runs, ACCUMULATING) + flying
             counted = np.maximum(held, account.emptied(runs) + account.gradients(runs, SENDING))[first, last]
-            needed = memory_of_stage(loads, stage, (first, last), *mix).total
+            needed = memory_of_stage(stage_model, stage, (first, last), *mix).total
             assert needed == pytest.approx(counted, abs=ROUNDED, rel=0)
 
 
@@ -121,8 +123,8 @@ def rules_out(costs: ChainCosts, division: Division) -> bool:
 def test_the_program_lets_a_division_pass_where_its_ranks_have_room(
     seed: int, schedule: str, virtual: int, many: int
 ) -> None:
-    loads, division = at_random(seed, schedule, virtual, many)
-    costs = chain_costs_of(loads, 1.0)
+    stage_model, division = at_random(seed, schedule, virtual, many)
+    costs = chain_costs_of(stage_model, 1.0)
     needed = costs.over(division) + costs.memory_limit
     assert not rules_out(replace(costs, memory_limit=needed * 1.00001), division)
     if not costs.memory.shared_by(costs.ranks).any():

@@ -25,7 +25,7 @@ from autoplan.search.chosen import choose
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluator, finish
 from autoplan.search.explain.does_not_fit import leanest, needs
-from autoplan.search.space.heterogeneous import devices_of, least_uneven_rounds, spare_bytes
+from autoplan.search.space.heterogeneous import devices_of, least_uneven_slots, spare_bytes
 from autoplan.search.state import begin, candidates
 from cost_models.hardware import load_device
 from tests.support.hand_made import llama
@@ -69,11 +69,11 @@ def test_the_faster_node_takes_more_of_the_chain() -> None:
 def test_at_the_pace_of_the_slowest_it_would_take_longer() -> None:
     work = begin(MODEL, MIXED, TRAINING, PIPED)
     best = fastest(work, candidates(work.limits, PIPED), MIXED.usable_bytes)
-    assert best is not None and len(best.loads.ranks) == 2
-    slowest = replace(best.loads, ranks=())
+    assert best is not None and len(best.stage_model.ranks) == 2
+    slowest = replace(best.stage_model, ranks=())
     runs = [replace(s, first=f, last=f + 7) for s, f in zip(best.stages, (0, 7), strict=True)]
     assert best.step_s < finish(best.candidate, best.point, slowest, best.stages, 0.0).step_s
-    assert best.step_s < finish(best.candidate, best.point, best.loads, tuple(runs), 0.0).step_s
+    assert best.step_s < finish(best.candidate, best.point, best.stage_model, tuple(runs), 0.0).step_s
 
 
 def small_kinds(stages: int, first: int, spare: int) -> Topology:
@@ -105,7 +105,7 @@ def mixed_pipeline(seed: int) -> Pipeline:
 @pytest.mark.parametrize("seed", sampled(range(20), range(0, 20, 3)))
 def test_no_cut_and_no_recomputation_is_faster(seed: int) -> None:
     pipeline = mixed_pipeline(seed)
-    assert pipeline.loads.ranks
+    assert pipeline.stage_model.ranks
     held = 0
     for wall in walls(pipeline):
         found, best = pipeline.searched(wall), by_trial(pipeline, wall)
@@ -114,7 +114,7 @@ def test_no_cut_and_no_recomputation_is_faster(seed: int) -> None:
             held += 1
             assert found.step_s == pytest.approx(best.step_s, rel=1e-9)
             for rank, memory in enumerate(found.memory):
-                assert memory.total <= wall + pipeline.loads.at(rank).spare
+                assert memory.total <= wall + pipeline.stage_model.at(rank).spare
             assert found.over_bytes(wall) == 0
     assert held
 
@@ -155,11 +155,11 @@ def test_which_ranks_are_on_a_kind_of_their_own() -> None:
 def test_no_uneven_stages_take_less_than_the_bound(ranks: list[tuple[float, float]], count: int) -> None:
     paces, shares = zip(*ranks, strict=True)
     whole = sum(shares)
-    bound = least_uneven_rounds(paces, lambda n: count - 1 + n)
+    bound = least_uneven_slots(paces, lambda n: count - 1 + n)
     if whole > 1e-6:
         times = [pace * share / whole for pace, share in ranks]
         assert bound <= (count - 1) * max(times) + sum(times) + 1e-9
-    assert least_uneven_rounds([1.0] * len(paces), lambda n: count - 1 + n) == pytest.approx(
+    assert least_uneven_slots([1.0] * len(paces), lambda n: count - 1 + n) == pytest.approx(
         (count - 1 + len(paces)) / len(paces)
     )
 

@@ -46,16 +46,16 @@ def test_of_many_more(start: int) -> None:
 def test_messages_are_hidden_as_far_as_the_schedule_does_and_no_bound_is_passed(seed: int, message: float) -> None:
     """Also where a message takes as long as a stage."""
     pipeline = random_pipeline(seed, message)
-    loads, costs = pipeline.loads, pipeline.evaluator
+    stage_model, costs = pipeline.stage_model, pipeline.evaluator
     best = by_trial(pipeline, float("inf"))
     assert best is not None
     line, sent = best.timeline, list(messages(best))
-    blocking = loads.data.prices.device.blocking
+    blocking = stage_model.data.prices.device.blocking
     assert all(0 <= one.hidden_s <= one.seconds * (not blocking) for one in sent)
     assert sum(one.seconds - one.hidden_s for one in sent) == pytest.approx(sum(line.waits_s))
-    seconds = [loads.at(stage).options(stage, float("inf")).seconds for stage in range(pipeline.candidate.pp)]
-    assert by_round_trips_s(loads, seconds) <= line.step_s * (1 + 1e-9)
-    assert costs.bounds.line_s(loads) <= line.step_s * (1 + 1e-9)
+    seconds = [stage_model.at(stage).options(stage, float("inf")).seconds for stage in range(pipeline.candidate.pp)]
+    assert by_round_trips_s(stage_model, seconds) <= line.step_s * (1 + 1e-9)
+    assert costs.bounds.line_s(stage_model) <= line.step_s * (1 + 1e-9)
     found = pipeline.searched(float("inf"))
     assert found is not None and found.step_s == pytest.approx(best.step_s, rel=1e-9)
 

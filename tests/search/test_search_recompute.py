@@ -32,7 +32,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def loads(random: np.random.Generator, segments: int, classes: int, recompute: str, pp: int = 2) -> StageModel:
+def stage_model(random: np.random.Generator, segments: int, classes: int, recompute: str, pp: int = 2) -> StageModel:
     """A chain between two segments that stand there once, its others of so many classes, in no order; some that are of
     one class read one parameter."""
     tables = {name: random.integers(5, 100, classes + 1).astype(float) for name in COLUMNS}
@@ -86,7 +86,7 @@ def by_trial(found: StageModel, stage: int, first: int, last: int, wall: float) 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 3), st.floats(0.05, 1.1), st.sampled_from([0, 1]))
 def test_no_mix_is_cheaper(seed: int, segments: int, classes: int, share: float, stage: int) -> None:
-    found = loads(np.random.default_rng(seed), segments, classes, "auto")
+    found = stage_model(np.random.default_rng(seed), segments, classes, "auto")
     size = len(found.chain)
     wall = share * held(found, stage, 0, size, 0, 0)
     mix, waits_s = found.options(stage, wall), np.broadcast_to(found.messages_s(stage), (size + 1, size + 1))
@@ -105,7 +105,7 @@ def test_no_mix_is_cheaper(seed: int, segments: int, classes: int, share: float,
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_what_is_pinned_is_what_all_do(recompute: str) -> None:
-    found = loads(np.random.default_rng(5), 6, 2, recompute)
+    found = stage_model(np.random.default_rng(5), 6, 2, recompute)
     mix = found.options(0, math.inf)
     runs = np.triu(np.ones_like(mix.full, dtype=bool), 1)
     index = np.concatenate([[0], np.cumsum(found.chain.repeated)])
@@ -117,7 +117,7 @@ def test_what_is_pinned_is_what_all_do(recompute: str) -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_what_is_pinned_fits_or_is_impossible(recompute: str) -> None:
-    found = loads(np.random.default_rng(6), 6, 1, recompute)
+    found = stage_model(np.random.default_rng(6), 6, 1, recompute)
     repeated = {"none": (0, 0), "selective": (0, 1), "full": (1, 0)}[recompute]
     for share in (0.3, 0.5, 0.7, 0.9):
         wall = share * held(found, 1, 0, len(found.chain), 0, 0)

@@ -21,7 +21,7 @@ MOST = 1 + 1e-9
 
 def known(pipeline: Pipeline) -> BlockBounds:
     """Of a pipeline whose operators run in one way."""
-    prices, loads = pipeline.point.prices, pipeline.loads
+    prices, stage_model = pipeline.point.prices, pipeline.stage_model
     blocks = tuple(segment.block for segment in pipeline.evaluator.costs.operators.prepared.model.segments)
     own_s = np.array([prices[b].forward_s + prices[b].backward_s for b in blocks])
 
@@ -31,16 +31,17 @@ def known(pipeline: Pipeline) -> BlockBounds:
         return price.forward_s + price.backward_s + kept * price.kept_bytes + states
 
     uses = {block: blocks.count(block) for block in blocks}
-    return BlockBounds(loads, loads.chain, own_s, blocks, floor, rates_of(prices, uses), loads.chain.forward_s)
+    chain = stage_model.chain
+    return BlockBounds(stage_model, chain, own_s, blocks, floor, rates_of(prices, uses), chain.forward_s)
 
 
 def bounded_s(pipeline: Pipeline, wall: float) -> tuple[float, float]:
     """(seconds of the schedule by the operators alone, and by what ranks hold of the chain)."""
-    chain = pipeline.loads.chain
+    chain = pipeline.stage_model.chain
     candidate = pipeline.candidate
     rough_s = float((chain.forward_s + chain.backward_s).sum()) * candidate.microbatches / candidate.pp
     found = known(pipeline)
-    return rough_s, knapsack_bound(found, found.loads, wall, rough_s)
+    return rough_s, knapsack_bound(found, found.stage_model, wall, rough_s)
 
 
 def piped(seed: int) -> Pipeline:
@@ -58,7 +59,7 @@ def test_no_plan_of_a_pipeline_undercuts_it(pipelines: int) -> None:
         topology = pipeline.evaluator.operators.topology
         if topology.device.sharers > 1:
             continue
-        once = exposed(*pipeline.loads.once_s((0, len(pipeline.loads.chain)))) / pipeline.candidate.pp
+        once = exposed(*pipeline.stage_model.once_s((0, len(pipeline.stage_model.chain)))) / pipeline.candidate.pp
         for wall in walls(pipeline):
             rough_s, schedule_s = bounded_s(pipeline, wall)
             slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
@@ -75,17 +76,17 @@ def test_no_cuts_into_several_stages_a_rank_undercut_it(pipelines: int) -> None:
     compared = tighter = 0
     for seed in range(pipelines):
         pipeline = piped(seed)
-        if len(pipeline.loads.chain) < 5 or pipeline.evaluator.operators.topology.device.sharers > 1:
+        if len(pipeline.stage_model.chain) < 5 or pipeline.evaluator.operators.topology.device.sharers > 1:
             continue
         candidate = replace(pipeline.candidate, pp=2, microbatches=4, schedule="interleaved", virtual_stages=2)
         pipeline = replace(pipeline, candidate=candidate)
-        ample = chain_costs_of(pipeline.loads, 1e12)
+        ample = chain_costs_of(pipeline.stage_model, 1e12)
         free = DivisionSearch(ample).run()
         assert free is not None
         held = ample.over(free.division) + ample.memory_limit
         for share in (0.6, 0.75, 0.9):
             rough_s, schedule_s = bounded_s(pipeline, share * held)
-            found = DivisionSearch(chain_costs_of(pipeline.loads, share * held)).run()
+            found = DivisionSearch(chain_costs_of(pipeline.stage_model, share * held)).run()
             if found is not None:
                 assert schedule_s <= found.cuts.objective_s * MOST
                 compared += 1

@@ -123,7 +123,7 @@ def simulated(record: PlanRecord) -> Evaluated:
     )
     point = IntraOpPlan(record.chosen.blocks, blocks, Solution((), (), 0, 0, 0, 0, 0))
     stages = tuple(stage_of(stage) for stage in lowered.stages)
-    return finish(setting, point, work.evaluator.costs.loads(setting, point), stages, 0.0)
+    return finish(setting, point, work.evaluator.costs.stage_model(setting, point), stages, 0.0)
 
 
 def as_emitted(price: BlockCost, found: Emitted, prices: Prices) -> BlockCost:

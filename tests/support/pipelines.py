@@ -34,8 +34,8 @@ class Pipeline:
     point: IntraOpPlan
 
     @property
-    def loads(self) -> StageModel:
-        return self.evaluator.costs.loads(self.candidate, self.point)
+    def stage_model(self) -> StageModel:
+        return self.evaluator.costs.stage_model(self.candidate, self.point)
 
     def searched(self, wall: float) -> Evaluated | None:
         return self.evaluator.with_point(self.candidate, self.point, wall)
@@ -95,8 +95,8 @@ def random_price(random: np.random.Generator, message: float = 1.0) -> BlockCost
 
 def by_trial(pipeline: Pipeline, wall: float) -> Evaluated | None:
     """The plan of the least step time over every cut and every recomputation, or None where none fits."""
-    loads = pipeline.loads
-    found = (plan for runs in cuts(len(loads.chain), pipeline.candidate.stages) for plan in plans(pipeline, runs, wall))
+    divided = cuts(len(pipeline.stage_model.chain), pipeline.candidate.stages)
+    found = (plan for runs in divided for plan in plans(pipeline, runs, wall))
     return min(found, key=lambda plan: plan.step_s, default=None)
 
 
@@ -108,21 +108,21 @@ def cuts(segments: int, stages: int) -> Iterator[tuple[tuple[int, int], ...]]:
 def plans(pipeline: Pipeline, runs: tuple[tuple[int, int], ...], wall: float) -> Iterator[Evaluated]:
     """Every plan of these cuts that fits, as ``finish`` prices it. Of a stage's recomputations that fit and take as
     long, one."""
-    loads = pipeline.loads
-    choices = [fitting(loads, stage, at, wall) for stage, at in enumerate(runs)]
+    stage_model = pipeline.stage_model
+    choices = [fitting(stage_model, stage, at, wall) for stage, at in enumerate(runs)]
     for stages in itertools.product(*choices):
-        yield finish(pipeline.candidate, pipeline.point, loads, stages, 0.0)
+        yield finish(pipeline.candidate, pipeline.point, stage_model, stages, 0.0)
 
 
-def fitting(loads: StageModel, stage: int, at: tuple[int, int], wall: float) -> list[StageChoice]:
+def fitting(stage_model: StageModel, stage: int, at: tuple[int, int], wall: float) -> list[StageChoice]:
     """The recomputations of one stage under its wall, those dropped that another undercuts: a stage whose backward is
     longer never makes a step shorter."""
-    count = int(loads.chain.repeated[slice(*at)].sum())
+    count = int(stage_model.chain.repeated[slice(*at)].sum())
     mixes = {
         "none": [(0, 0)], "full": [(count, 0)], "selective": [(0, count)],
         "auto": [(c, e) for c in range(count + 1) for e in range(count + 1 - c)],
-    }[loads.candidate.recompute]  # fmt: skip
-    own = loads.at(stage)
+    }[stage_model.candidate.recompute]  # fmt: skip
+    own = stage_model.at(stage)
     wall += own.spare
     held = [(own.backward_s(at, *mix), mix) for mix in mixes if memory_of_stage(own, stage, at, *mix).total <= wall]
     return [StageChoice(*at, *min(held)[1])] if held else []
@@ -137,11 +137,14 @@ def memory_of_stage(
 
 def walls(pipeline: Pipeline, count: int = 4) -> list[float]:
     """From one under which little fits to one under which all does."""
-    loads, stages = pipeline.loads, pipeline.candidate.stages
+    stage_model, stages = pipeline.stage_model, pipeline.candidate.stages
     kinds = {
-        max(memory_of_stage(loads, k, at, mix, 0).total for k, (at, mix) in enumerate(zip(runs, counts, strict=True)))
-        for runs in cuts(len(loads.chain), stages)
-        for counts in ([0] * stages, [int(loads.chain.repeated[slice(*at)].sum()) for at in runs])
+        max(
+            memory_of_stage(stage_model, k, at, mix, 0).total
+            for k, (at, mix) in enumerate(zip(runs, counts, strict=True))
+        )
+        for runs in cuts(len(stage_model.chain), stages)
+        for counts in ([0] * stages, [int(stage_model.chain.repeated[slice(*at)].sum()) for at in runs])
     }
     low, high = min(kinds), max(kinds)
     return [low * (high / low) ** share * (1 + 1e-9) for share in (0.0, 0.25, 0.6, 1.0)[:count]]

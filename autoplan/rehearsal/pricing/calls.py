@@ -100,7 +100,8 @@ def messages(share: RankShare) -> Iterator[PricedCall]:
     loads, lowered, m = share.loads, share.plan.lowered, share.microbatches
     span = share.plan.span(("pp",)) if "pp" in share.plan.mesh else ()
     for number, stage in enumerate(lowered.stages[1:], start=1):
-        size, seconds = int(loads.chain.inputs[stage.first]), share.plan.found.loads.message_s(number, stage.first)
+        size = int(loads.chain.inputs[stage.first])
+        seconds = share.plan.found.stage_model.message_s(number, stage.first)
         for here, kind, back in ((number - 1, "send", "receive"), (number, "receive", "send")):
             if here not in share.stages:
                 continue

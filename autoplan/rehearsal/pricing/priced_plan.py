@@ -78,7 +78,7 @@ class RankShare:
     @property
     def loads(self) -> StageModel:
         """On the devices that the rank is on."""
-        return self.plan.found.loads.at(self.stages[0])
+        return self.plan.found.stage_model.at(self.stages[0])
 
     @property
     def prices(self) -> Prices:

@@ -34,7 +34,7 @@ from autoplan.search.intra_op.solve import FloorOf
 class BlockBounds:
     """What is known of a candidate's operators.
 
-    loads   of the fastest, with the least that the data axis adds to any operators known
+    stage_model  of the fastest, with the least that the data axis adds to any operators known
     lean    a chain that holds no more than any operators known (``leanest_of``)
     own_s   [segments] of the fastest: forward, backward, adding gradients up; without what the data axis adds
     blocks  of each segment
@@ -44,7 +44,7 @@ class BlockBounds:
     once_s  what happens once a step, of the whole chain, at least
     """
 
-    loads: StageModel
+    stage_model: StageModel
     lean: Chain
     own_s: np.ndarray
     blocks: tuple[int, ...]
@@ -55,15 +55,15 @@ class BlockBounds:
 
     def least(self, name: str) -> np.ndarray:
         """[segments] the lesser of the fastest's and of ``lean``."""
-        return np.minimum(getattr(self.loads.chain, name), getattr(self.lean, name))
+        return np.minimum(getattr(self.stage_model.chain, name), getattr(self.lean, name))
 
     @cached_property
     def segment_s(self) -> np.ndarray:
         """[segments, λ]: L_b(λ), with what the data axis adds."""
-        loads, chain, prices = self.loads, self.loads.chain, self.rates
+        stage_model, chain, prices = self.stage_model, self.stage_model.chain, self.rates
         rows = {b: self.floor(b, 0.0, prices) for b in dict.fromkeys(self.blocks)}
         floor, price = np.array([rows[b] for b in self.blocks]), prices[None, :]
-        repeats, asked = chain.repeated[:, None], loads.candidate.recompute
+        repeats, asked = chain.repeated[:, None], stage_model.candidate.recompute
         least = np.where(repeats & (asked not in ("auto", "none")), np.inf, floor)
         for kind, again_s, kept in (("full", "forward_s", "inputs"), ("selective", "again_s", "selective")):
             other = floor[:, :1] + self.least(again_s)[:, None] + price * self.least(kept)[:, None]

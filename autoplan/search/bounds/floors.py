@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoplan.cost.interleaved import is_interleaved, least_chunk_rounds, least_held
+from autoplan.cost.interleaved import is_interleaved, least_held, least_interleaved_slots
 from autoplan.cost.step import (
     Sharing,
     held_microbatches,
-    least_rounds,
-    least_rounds_hidden,
+    least_slots,
+    least_slots_hidden,
     optimizer_states,
     sharing_of,
 )
@@ -18,45 +18,45 @@ from autoplan.options import Inference, Training
 from autoplan.search.inter_op.data_shares import data_axis, least_share
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
-from autoplan.search.space.heterogeneous import devices_of, least_uneven_rounds, pace, spare_bytes
+from autoplan.search.space.heterogeneous import devices_of, least_uneven_slots, pace, spare_bytes
 
 
 def lower_bound(operators: OperatorProblems, candidate: Candidate) -> float:
     """Seconds that no plan of this candidate undercuts: every operator at its quickest, stages perfectly even."""
     devices = devices_of(operators.topology, candidate)
     if not devices:
-        return operators.floor_s(candidate) / candidate.pp * rounds(candidate, operators)
+        return operators.floor_s(candidate) / candidate.pp * slots(candidate, operators)
     slowest_s = operators.floors_s(candidate, operators.topology.device)
     paces = [pace(operators.floors_s(candidate, device), slowest_s) for device in devices]
-    return sum(slowest_s) * uneven_rounds(candidate, operators, paces)
+    return sum(slowest_s) * uneven_slots(candidate, operators, paces)
 
 
-def uneven_rounds(candidate: Candidate, operators: OperatorProblems, paces: Sequence[float]) -> float:
+def uneven_slots(candidate: Candidate, operators: OperatorProblems, paces: Sequence[float]) -> float:
     """Times that the chain at the slowest's pace takes in a step, at least, on ranks that are quicker. Of 1F1B, which
     hides forwards of early stages, no more is said than that each rank does its work."""
     many = candidate.microbatches
     if candidate.schedule == "1f1b":
-        return least_uneven_rounds(paces, lambda ranks: many)
+        return least_uneven_slots(paces, lambda ranks: many)
     sharing = sharing_of(operators.topology.device, candidate.pp, candidate.stage_devices)
-    return least_uneven_rounds(paces, lambda ranks: least_rounds(ranks, many, sharing))
+    return least_uneven_slots(paces, lambda ranks: least_slots(ranks, many, sharing))
 
 
-def rounds(candidate: Candidate, operators: OperatorProblems) -> float:
-    """Times that a stage's share of a microbatch takes in a step, at least."""
+def slots(candidate: Candidate, operators: OperatorProblems) -> float:
+    """Slots of a step at least: times that a stage's share of a microbatch takes in it."""
     sizes = (candidate.pp, candidate.microbatches, candidate.virtual_stages)
     key = (candidate.schedule, *sizes, candidate.stage_devices)
-    if key not in operators.rounds:
+    if key not in operators.slots:
         sharing = sharing_of(operators.topology.device, candidate.pp, candidate.stage_devices)
-        operators.rounds[key] = rounds_of(candidate.schedule, *sizes, sharing)
-    return operators.rounds[key]
+        operators.slots[key] = slots_of(candidate.schedule, *sizes, sharing)
+    return operators.slots[key]
 
 
-def rounds_of(schedule: str, ranks: int, microbatches: int, virtual_stages: int, sharing: Sharing) -> float:
+def slots_of(schedule: str, ranks: int, microbatches: int, virtual_stages: int, sharing: Sharing) -> float:
     if is_interleaved(schedule):
-        return least_chunk_rounds(schedule, ranks, microbatches, virtual_stages, sharing)
+        return least_interleaved_slots(schedule, ranks, microbatches, virtual_stages, sharing)
     if sharing.gain == 1 and schedule == "1f1b":
-        return least_rounds_hidden(ranks, microbatches)
-    return least_rounds(ranks, microbatches, sharing)
+        return least_slots_hidden(ranks, microbatches)
+    return least_slots(ranks, microbatches, sharing)
 
 
 def least_bytes(operators: OperatorProblems, candidate: Candidate, training: Training | Inference) -> float:

@@ -11,12 +11,12 @@ price λ of a byte, with x_b segments of each block b on it (in fractions),
 where L_b(λ) is the least seconds + λ·kept bytes of a segment over all its operators and over what may be recomputed
 (``block_bounds``). A schedule that is done in T seconds leaves it
 
-    rounds·t - hidden·Σ_b x_b·f_b  ≤  T - once through the chain
+    slots·t - hidden·Σ_b x_b·f_b  ≤  T - once through the chain
 
 with f_b the forward that 1F1B hides of it (``local_search``). So what it holds of the chain, in seconds μ_b of its
 segments, is no more than, for every λ (``RankKnapsacks.most``),
 
-    max Σ_b μ_b·x_b   subject to   Σ_b x_b·(rounds·(L_b(λ) + λ·states_b/n) - hidden·f_b)  ≤  T - once + rounds·λ·room/n
+    max Σ_b μ_b·x_b   subject to   Σ_b x_b·(slots·(L_b(λ) + λ·states_b/n) - hidden·f_b)  ≤  T - once + slots·λ·room/n
                                    0 ≤ x_b ≤ segments of b
 
 a knapsack in fractions, filled by μ_b for each second; and however fast, no more than its bytes allow. All ranks have
@@ -82,15 +82,15 @@ def knapsacks(size: np.ndarray, worth: np.ndarray, fixed: np.ndarray, timed: np.
     return RankKnapsacks(size, worths, np.cumsum(size, axis=-1) - size, fixed, timed)
 
 
-def knapsack_bound(known: BlockBounds, loads: StageModel, memory_limit: float, unlimited_s: float) -> float:
+def knapsack_bound(known: BlockBounds, stage_model: StageModel, memory_limit: float, unlimited_s: float) -> float:
     """Seconds that the schedule of a candidate takes at least, what happens once a step aside; infinite where nothing
     fits.
 
-    loads        those of ``known``, with the candidate's schedule
+    stage_model  that of ``known``, with the candidate's schedule
     unlimited_s  such seconds by the operators alone
     """
-    chain = loads.chain
-    parts, repeated, once_s = ranks_of(known, loads, memory_limit)
+    chain = stage_model.chain
+    parts, repeated, once_s = ranks_of(known, stage_model, memory_limit)
     whole_s, count = float((chain.forward_s + chain.backward_s).sum()), int(chain.repeated.sum())
 
     def enough(step_s: float) -> bool:
@@ -113,50 +113,51 @@ def knapsack_bound(known: BlockBounds, loads: StageModel, memory_limit: float, u
     return low
 
 
-def short_of_bytes(loads: StageModel, memory_limit: float) -> bool:
+def short_of_bytes(stage_model: StageModel, memory_limit: float) -> bool:
     """Whether some rank's even share of the chain, nothing recomputed, comes near the memory limit."""
-    chain, ranks = loads.chain, loads.candidate.pp
-    states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states) + float(chain.frozen_owned.sum())
-    most = (states + float(chain.kept.sum()) * max(flights(loads))) / ranks
-    most += float(chain.working.max() + gathered_bytes(loads.data, chain).max())
-    return most > ROOMY * (memory_limit + loads.spare - beside(loads))
+    chain, ranks = stage_model.chain, stage_model.candidate.pp
+    share = parameter_share(stage_model.data, stage_model.states)
+    states = float(chain.owned.sum()) * share + float(chain.frozen_owned.sum())
+    most = (states + float(chain.kept.sum()) * max(flights(stage_model))) / ranks
+    most += float(chain.working.max() + gathered_bytes(stage_model.data, chain).max())
+    return most > ROOMY * (memory_limit + stage_model.spare - beside(stage_model))
 
 
-def flights(loads: StageModel) -> tuple[int, ...]:
+def flights(stage_model: StageModel) -> tuple[int, ...]:
     """Microbatches that each rank holds at once, at least, of all its segments."""
-    candidate = loads.candidate
+    candidate = stage_model.candidate
     if is_interleaved(candidate.schedule):
         return least_held(candidate.schedule, candidate.pp, candidate.microbatches)
-    return loads.in_flight
+    return stage_model.in_flight
 
 
-def beside(loads: StageModel) -> float:
+def beside(stage_model: StageModel) -> float:
     """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
-    each = float(loads.chain.working.min() + gathered_bytes(loads.data, loads.chain).min())
-    message = float(border_bytes(loads.chain).min(initial=np.inf)) if loads.candidate.stages > 1 else 0.0
-    return each + message_buffers(loads.candidate) * message
+    each = float(stage_model.chain.working.min() + gathered_bytes(stage_model.data, stage_model.chain).min())
+    message = float(border_bytes(stage_model.chain).min(initial=np.inf)) if stage_model.candidate.stages > 1 else 0.0
+    return each + message_buffers(stage_model.candidate) * message
 
 
 def ranks_of(
-    known: BlockBounds, loads: StageModel, memory_limit: float
+    known: BlockBounds, stage_model: StageModel, memory_limit: float
 ) -> tuple[RankKnapsacks, RankKnapsacks, float]:
     """(what bounds each rank, in seconds of the chain; the same in whole segments that repeat; seconds once through the
     chain)."""
-    chain, uses = loads.chain, Counter(known.blocks)
+    chain, uses = stage_model.chain, Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
-    states = least_of_blocks(known, "owned") * least_share(loads.data, loads.states, loads.candidate)
+    states = least_of_blocks(known, "owned") * least_share(stage_model.data, stage_model.states, stage_model.candidate)
     states = states + least_of_blocks(known, "frozen_owned")
-    flight, prices = np.array(flights(loads), dtype=float), known.rates
+    flight, prices = np.array(flights(stage_model), dtype=float), known.rates
     names = ("working", "parameters", "gathered_frozen", "inputs", "outputs")
     lean = {name: known.least(name) for name in names}
-    room = memory_limit + loads.spare - beside(replace(loads, chain=chain.holding(lean)))
-    rounds, hidden, once_s = rounds_of(loads)
+    room = memory_limit + stage_model.spare - beside(replace(stage_model, chain=chain.holding(lean)))
+    slots, hidden, once_s = slots_and_hidden(stage_model)
     priced = known.segment_s[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
-    lasting = rounds * priced - hidden[:, None, None] * known.forward_s[first]  # [ranks, λ, blocks]
+    lasting = slots * priced - hidden[:, None, None] * known.forward_s[first]  # [ranks, λ, blocks]
     held = (states + flight[:, None] * least_kept(known)[first])[:, None, :]
     each = np.maximum(np.concatenate([lasting, held], axis=1), LEAST)            # and a row of bytes
-    fixed = np.append(rounds * prices * (room / flight)[:, None], np.full((len(flight), 1), room), axis=1)
+    fixed = np.append(slots * prices * (room / flight)[:, None], np.full((len(flight), 1), room), axis=1)
     timed = np.append(np.ones(len(prices)), 0.0)
     parts = knapsacks(each * count, (chain.forward_s + chain.backward_s)[first] * count, fixed, timed)
     beside_ends = fixed.copy()
@@ -176,19 +177,19 @@ def least_of_blocks(known: BlockBounds, column: str) -> np.ndarray:
 
 def least_kept(known: BlockBounds) -> np.ndarray:
     """[segments] bytes kept of a microbatch at least."""
-    chain = known.loads.chain
+    chain = known.stage_model.chain
     again = np.minimum(known.least("inputs"), known.least("selective"))
     return np.where(chain.repeated, np.minimum(again, known.least("kept")), known.least("kept"))
 
 
-def rounds_of(loads: StageModel) -> tuple[float, np.ndarray, float]:
+def slots_and_hidden(stage_model: StageModel) -> tuple[float, np.ndarray, float]:
     """(times that a rank's seconds of a microbatch count, times that its forward of one is hidden, seconds once through
-    the chain beside)."""
-    candidate, chain = loads.candidate, loads.chain
+    the chain beside)"""
+    candidate, chain = stage_model.candidate, stage_model.chain
     hidden = np.zeros(candidate.pp)
     if is_interleaved(candidate.schedule) or candidate.pp == 1:
         return float(candidate.microbatches), hidden, 0.0
     more = candidate.microbatches - 1
     if candidate.schedule == "1f1b":
         hidden = np.minimum(more, np.arange(candidate.pp)[::-1]).astype(float)
-    return float(more), hidden, float((chain.forward_s + chain.backward_s).sum()) + loads.least_messages_s
+    return float(more), hidden, float((chain.forward_s + chain.backward_s).sum()) + stage_model.least_messages_s

@@ -144,7 +144,7 @@ def priced(work: SearchState, name: str, found: Evaluated, over_bytes: int) -> A
     longest = max(summed.values(), key=in_the_open, default=None)
     waits = longest if longest is not None and in_the_open(longest) > 0 else None
     account = found.memory[found.fullest].total
-    peaks = peaks_of(found.loads, found.stages, found.candidate.pp)
+    peaks = peaks_of(found.stage_model, found.stages, found.candidate.pp)
     idle_s, peak_bytes = bubble_of(found) * found.step_s, account if over_bytes else max(p.total for p in peaks)
     return Alternative(name, parallelism_of(found), found.step_s, over_bytes, "", waits, idle_s, peak_bytes)
 

@@ -59,14 +59,14 @@ def never_runs(pinned: Parallelism) -> ParallelismError:
 def needs(work: SearchState, nearest: Evaluated) -> str:
     """What the leanest plan needs where it needs most, and of what; of the host where that is what lacks."""
     cluster, s, stage = work.cluster, nearest.candidate, nearest.fullest
-    memory, memory_limit = nearest.memory[stage], cluster.usable_bytes + nearest.loads.at(stage).spare
+    memory, memory_limit = nearest.memory[stage], cluster.usable_bytes + nearest.stage_model.at(stage).spare
     kind, size = max(kinds(memory), key=lambda pair: pair[1])
     states = sum((m.parameters + m.gradients + m.optimizer) * s.stage_devices for m in nearest.memory)
     if memory.total <= memory_limit and s.offload != "none":
         place = "its host's disk" if s.offload == ON_DISK else "the host's memory"
         return (
             f"{model_text(work)} with offload={s.offload!r} needs {max(m.host for m in nearest.memory) / GB:.1f} GB of "
-            f"{place} for a device, and {cluster} has {nearest.loads.data.host.memory_bytes / GB:.1f} GB for each"
+            f"{place} for a device, and {cluster} has {nearest.stage_model.data.host.memory_bytes / GB:.1f} GB for each"
         )
     return (
         f"{model_text(work)} needs {memory.total / GB:.1f} GB on a device at the least "

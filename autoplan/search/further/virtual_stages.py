@@ -24,7 +24,7 @@ RIVALS = 1  # of these that are searched again
 EVEN = 1.08  # and those by which the layers divide, whose stages needn't be searched to be good
 
 
-def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> dict[Candidate, Evaluated]:
+def other_virtual_stages(work: SearchState, pinned: Parallelism, best: Evaluated) -> dict[Candidate, Evaluated]:
     """Each with the plan that it varies: the candidates of the best plan, and of those near it, with more than half as
     many stages on a rank, and up to twice as many; of others not far from it with those by which the layers divide.
     None where their number is pinned, and of plans that aren't interleaved."""

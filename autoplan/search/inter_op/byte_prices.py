@@ -30,49 +30,50 @@ STEEP = 1.0  # times all the time of the fastest, that all bytes cost: more, and
 EASING = 1 / 8  # by which prices come down between the leanest and the fastest
 
 
-def steep(fastest: Solution, loads: StageModel, ease: float = 1.0) -> Weights:
+def steep(fastest: Solution, stage_model: StageModel, ease: float = 1.0) -> Weights:
     """Prices under which bytes count as much as time, or less by a factor; of bytes of parameters and of those kept
     as a candidate holds them, to a power of two, so that many candidates ask for the same."""
-    exact = parameter_share(loads.data, loads.states) / max(loads.in_flight)
+    exact = parameter_share(stage_model.data, stage_model.states) / max(stage_model.in_flight)
     share = 2.0 ** round(math.log2(exact)) if exact > 0 else 0.0  # 0: all of it is the host's
     held = share * fastest.state_bytes + fastest.kept_bytes
     price = STEEP * ease * fastest.time_s / max(held, 1.0)
     return Weights(price * share, price)
 
 
-def duals(loads: StageModel, stages: tuple[StageChoice, ...]) -> Weights | None:
+def duals(stage_model: StageModel, stages: tuple[StageChoice, ...]) -> Weights | None:
     """What a byte is worth on the stage that recomputes for longest; None where none does."""
-    spent = [recomputed_s(loads.at(k), stage) for k, stage in enumerate(stages)]
+    spent = [recomputed_s(stage_model.at(k), stage) for k, stage in enumerate(stages)]
     worst = int(np.argmax(spent))
     if spent[worst] <= 0:
         return None
-    flight = loads.in_flight[worst]
-    price = seconds_per_byte(loads.at(worst), stages[worst])
+    flight = stage_model.in_flight[worst]
+    price = seconds_per_byte(stage_model.at(worst), stages[worst])
     if not math.isfinite(price):
         return None
-    return Weights(price / flight * parameter_share(loads.data, loads.states) + host_price(loads).state, price)
+    share = parameter_share(stage_model.data, stage_model.states)
+    return Weights(price / flight * share + host_price(stage_model).state, price)
 
 
-def host_price(loads: StageModel) -> Weights:
+def host_price(stage_model: StageModel) -> Weights:
     """What the host's update of a byte of parameters takes of a step, for each of its microbatches; nothing where the
     device updates it."""
-    data = loads.data
+    data = stage_model.data
     if not data.offloads:
         return Weights()
     updated = STREAMED * data.optimizer_share * data.updated
-    one_s, two_s = (update_s(n * updated, loads.passes, data, loads.states) for n in (1, 2))
-    return Weights((two_s - one_s) / STREAMED / loads.candidate.microbatches, 0.0)
+    one_s, two_s = (update_s(n * updated, stage_model.passes, data, stage_model.states) for n in (1, 2))
+    return Weights((two_s - one_s) / STREAMED / stage_model.candidate.microbatches, 0.0)
 
 
-def recomputed_s(loads: StageModel, stage: StageChoice) -> float:
+def recomputed_s(stage_model: StageModel, stage: StageChoice) -> float:
     """Seconds that a stage runs again in each microbatch."""
     at = (stage.first, stage.last)
-    return loads.backward_s(at, stage.recompute, stage.selective) - loads.backward_s(at, 0, 0)
+    return stage_model.backward_s(at, stage.recompute, stage.selective) - stage_model.backward_s(at, 0, 0)
 
 
-def seconds_per_byte(loads: StageModel, stage: StageChoice) -> float:
+def seconds_per_byte(stage_model: StageModel, stage: StageChoice) -> float:
     """The dearest recomputation that a stage uses: seconds for each byte kept of one microbatch."""
-    chain = loads.chain
+    chain = stage_model.chain
     again = [i for i in range(stage.first, stage.last) if chain.repeated[i]]
     full = [(chain.forward_s[i], chain.kept[i] - chain.inputs[i]) for i in again[: stage.recompute]]
     part = again[stage.recompute : stage.recompute + stage.selective]

@@ -230,13 +230,13 @@ class ChainCosts:
         return np.stack([held.max(axis=0) for held in self.interleaved.held])
 
 
-def chain_costs_of(loads: StageModel, memory_limit: float) -> ChainCosts:
+def chain_costs_of(stage_model: StageModel, memory_limit: float) -> ChainCosts:
     """The chain of a candidate, as its schedule runs it."""
-    chain, candidate = loads.chain, loads.candidate
-    (backward_s, weights_s), (whole_s, _) = (divided_backward(loads, first=first) for first in (False, True))
-    messages = np.tile([loads.border_s(rank)[:-1] for rank in range(candidate.pp)], (candidate.virtual_stages, 1))
+    chain, candidate = stage_model.chain, stage_model.candidate
+    (backward_s, weights_s), (whole_s, _) = (divided_backward(stage_model, first=first) for first in (False, True))
+    messages = np.tile([stage_model.border_s(rank)[:-1] for rank in range(candidate.pp)], (candidate.virtual_stages, 1))
     messages[0] = 0.0
-    assert loads.interleaved is not None
+    assert stage_model.interleaved is not None
     return ChainCosts(
         forward_s=chain.forward_s,
         backward_s=backward_s,
@@ -245,23 +245,24 @@ def chain_costs_of(loads: StageModel, memory_limit: float) -> ChainCosts:
         full_s=chain.forward_s,
         part_s=chain.again_s,
         messages_s=messages,
-        memory=loads.memory_account,
+        memory=stage_model.memory_account,
         recompute=candidate.recompute,
         schedule=candidate.schedule,
         ranks=candidate.pp,
         virtual_stages=candidate.virtual_stages,
         microbatches=candidate.microbatches,
         memory_limit=memory_limit,
-        interleaved=loads.interleaved,
+        interleaved=stage_model.interleaved,
     )
 
 
-def divided_backward(loads: StageModel, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+def divided_backward(stage_model: StageModel, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
     """(seconds of each segment's backward, of these for its parameters' gradients) on the first stage, or a later."""
-    chain = loads.chain
-    if not splits(loads.candidate.schedule):
+    chain = stage_model.chain
+    if not splits(stage_model.candidate.schedule):
         return chain.backward_s, np.zeros(len(chain))
-    fuses, added_s = loads.data.prices.fuses, {size: loads.data.added_s(size) for size in {0.0, *chain.parameters}}
+    data = stage_model.data
+    fuses, added_s = data.prices.fuses, {size: data.added_s(size) for size in {0.0, *chain.parameters}}
     added_s[0.0] = 0.0
     pairs = [
         split_backward(float(b), float(w), added_s[size], first=first, fuses=fuses)
@@ -271,27 +272,27 @@ def divided_backward(loads: StageModel, *, first: bool) -> tuple[np.ndarray, np.
     return backward_s, weights_s
 
 
-def backwards_of(loads: StageModel, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
+def backwards_of(stage_model: StageModel, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
     """(seconds of each stage's backward, of these for its parameters' gradients)."""
     whole_s, waits_s = [], []
-    distinct = len(stages) if loads.ranks else min(2, len(stages))
-    parts = [divided_backward(loads.at(number), first=number == 0) for number in range(distinct)]
+    distinct = len(stages) if stage_model.ranks else min(2, len(stages))
+    parts = [divided_backward(stage_model.at(number), first=number == 0) for number in range(distinct)]
     for number, s in enumerate(stages):
         run, (backward_s, weights_s) = slice(s.first, s.last), parts[min(number, distinct - 1)]
-        at, own = (s.first, s.last), loads.at(number)
+        at, own = (s.first, s.last), stage_model.at(number)
         again_s = own.backward_s(at, s.recompute, s.selective) - own.backward_s(at, 0)
         whole_s.append(float(backward_s[run].sum()) + again_s)
-        waits_s.append(float(weights_s[run].sum()) + again_s * (splits(loads.candidate.schedule) and number == 0))
+        waits_s.append(float(weights_s[run].sum()) + again_s * (splits(stage_model.candidate.schedule) and number == 0))
     return whole_s, waits_s
 
 
-def unties(loads: StageModel, stages: Sequence[StageChoice]) -> bool:
+def unties(stage_model: StageModel, stages: Sequence[StageChoice]) -> bool:
     """Whether ZeRO would hold as two a parameter that two stages of one rank read (``runtime.parallel.zero``)."""
-    candidate = loads.candidate
-    ends, read = np.array([stage.last for stage in stages]), [places for places, _ in loads.chain.held.ties]
+    candidate = stage_model.candidate
+    ends, read = np.array([stage.last for stage in stages]), [places for places, _ in stage_model.chain.held.ties]
     readers = ({int(np.searchsorted(ends, at, side="right")) for at in places} for places in read)
     apart = any(len({k % candidate.pp for k in on}) < len(on) for on in readers)
-    return bool(loads.data.zero) and candidate.virtual_stages > 1 and apart
+    return bool(stage_model.data.zero) and candidate.virtual_stages > 1 and apart
 
 
 def fitted(costs: ChainCosts, division: Division, *, late: bool = False) -> Division | None:

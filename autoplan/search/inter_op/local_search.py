@@ -62,7 +62,7 @@ class Bound:
     gain     by how much a stage is faster alone than beside others
     """
 
-    loads: StageModel
+    stage_model: StageModel
     seconds: Sequence[np.ndarray]
     once_s: Callable[[int, Interval], float]
     slower: float
@@ -70,20 +70,21 @@ class Bound:
     known: dict[tuple[int, Interval], tuple[float, float, float]] = field(default_factory=dict)
 
     def step_s(self, runs: Runs) -> float:
-        candidate, loads = self.loads.candidate, self.loads
+        candidate, stage_model = self.stage_model.candidate, self.stage_model
         times = [self.times(stage, at) for stage, at in enumerate(runs)]
-        read_s = 2 * sum(loads.message_s(stage, at[0]) for stage, at in enumerate(runs) if stage) if loads.ahead else 0
+        borders = [*enumerate(runs)][1:] if stage_model.ahead else []
+        read_s = 2 * sum(stage_model.message_s(stage, at[0]) for stage, at in borders)
         line_s = least_line_s(candidate, [f for f, _, _ in times], [b for _, b, _ in times], read_s) / self.gain
         return (line_s + max(once for _, _, once in times)) * self.slower
 
     def times(self, stage: int, at: Interval) -> tuple[float, float, float]:
         """(forward, backward, once a step) of a stage, with the messages that run beside nothing."""
         if (stage, at) not in self.known:
-            loads = self.loads
-            forward_s, whole_s = loads.at(stage).forward_s(at), float(self.seconds[stage][at])
-            enters_s = loads.message_s(stage, at[0]) if stage else 0.0
-            if loads.ahead:
-                leaves_s = loads.message_s(stage + 1, at[1]) if stage + 1 < loads.candidate.stages else 0.0
+            stage_model = self.stage_model
+            forward_s, whole_s = stage_model.at(stage).forward_s(at), float(self.seconds[stage][at])
+            enters_s = stage_model.message_s(stage, at[0]) if stage else 0.0
+            if stage_model.ahead:
+                leaves_s = stage_model.message_s(stage + 1, at[1]) if stage + 1 < stage_model.candidate.stages else 0.0
                 whole_s -= enters_s + leaves_s
             else:
                 forward_s += enters_s
@@ -170,18 +171,18 @@ def moved(runs: Runs, seconds: Sequence[np.ndarray]) -> Iterator[Runs]:
             yield (*runs[:k], (first, at), (at, last), *runs[k + 2 :])
 
 
-def by_round_trips_s(loads: StageModel, seconds: Sequence[np.ndarray]) -> float:
+def by_round_trips_s(stage_model: StageModel, seconds: Sequence[np.ndarray]) -> float:
     """Seconds of 1F1B that no cuts undercut where messages run beside compute: each stretch of ``pp`` microbatches
     waits for one to go all the way and back, messages included (``least_line_s``); 0 elsewhere.
 
     seconds  as of ``choose_cuts``
     """
-    candidate = loads.candidate
+    candidate = stage_model.candidate
     trips, left = divmod(candidate.microbatches - 1, candidate.pp)
-    if candidate.schedule != "1f1b" or not loads.ahead or not trips:
+    if candidate.schedule != "1f1b" or not stage_model.ahead or not trips:
         return 0.0
     few = replace(candidate, microbatches=left + 1)
-    slow = [part - replace(loads.at(k), candidate=few).hidden_s(k) for k, part in enumerate(seconds)]
+    slow = [part - replace(stage_model.at(k), candidate=few).hidden_s(k) for k, part in enumerate(seconds)]
     once, rest = choose_cuts(seconds, 1), choose_cuts(seconds, left + 1, slow)
     assert once is not None and rest is not None
     return trips * once.bound_s + rest.bound_s

@@ -56,30 +56,31 @@ class StagePeaks:
     later: float
 
 
-def peaks_of(loads: StageModel, stages: Sequence[StageChoice], ranks: int) -> tuple[StageMemory, ...]:
+def peaks_of(stage_model: StageModel, stages: Sequence[StageChoice], ranks: int) -> tuple[StageMemory, ...]:
     """For each pipeline rank what one of its devices holds at its busiest moment."""
-    return tuple(rank_peak(loads.at(rank), stages[rank::ranks], rank, len(stages)) for rank in range(ranks))
+    return tuple(rank_peak(stage_model.at(rank), stages[rank::ranks], rank, len(stages)) for rank in range(ranks))
 
 
-def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count: int) -> StageMemory:
+def rank_peak(stage_model: StageModel, stages: Sequence[StageChoice], rank: int, count: int) -> StageMemory:
     """Of the stages of one pipeline rank, of ``count`` in all."""
-    data, account = loads.data, loads.memory_account
-    (need,), each = loads.memory_of(stages, (rank,)), loads.needs(stages)
+    data, account = stage_model.data, stage_model.memory_account
+    (need,), each = stage_model.memory_of(stages, (rank,)), stage_model.needs(stages)
     whole = each.by_rank(1)
     ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read
-    ahead += halves_bytes(loads, stages, rank)
-    parts = [stage_peaks(loads, stage, rank + k * loads.candidate.pp, count) for k, stage in enumerate(stages)]
+    ahead += halves_bytes(stage_model, stages, rank)
+    pp = stage_model.candidate.pp
+    parts = [stage_peaks(stage_model, stage, rank + k * pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
         total, elsewhere = account.once(whole).item(), account.elsewhere_once(whole).item()
-        moments = [with_messages(moment, ahead) for moment in running(loads, stages, rank, parts)]
+        moments = [with_messages(moment, ahead) for moment in running(stage_model, stages, rank, parts)]
         alone, unit = (
             max(float(column[s.first : s.last].max()) for s in stages)
-            for column in (loads.alone if data.zero else account.alone, loads.chain.parameters)
+            for column in (stage_model.alone if data.zero else account.alone, stage_model.chain.parameters)
         )
         update = 0.0 if data.offloads else max((total - elsewhere) * account.update_share, alone)
         moments.append(Moment((total - elsewhere) * data.optimizer_share, 0.0, update))
         if data.zero:
-            gradients = account.gradients_at(each, whole, loads.emptied[None, None]).item()
+            gradients = account.gradients_at(each, whole, stage_model.emptied[None, None]).item()
             moments.append(Moment(gradients, 0.0, unit * data.prices.stored))
     else:
         moments = [Moment(0.0, ahead, max(part.forward for part in parts))]
@@ -93,21 +94,21 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     )
 
 
-def halves_bytes(loads: StageModel, stages: Sequence[StageChoice], rank: int) -> float:
+def halves_bytes(stage_model: StageModel, stages: Sequence[StageChoice], rank: int) -> float:
     """What waits for the second half of a backward: rank r puts it off by r microbatches, the first stage's whole."""
     split = stages[rank == 0 :]
-    return (rank + 1) * max((float(loads.chain.halves[s.first : s.last].sum()) for s in split), default=0.0)
+    return (rank + 1) * max((float(stage_model.chain.halves[s.first : s.last].sum()) for s in split), default=0.0)
 
 
 def with_messages(moment: Moment, bytes: float) -> Moment:
     return replace(moment, activations=moment.activations + bytes)
 
 
-def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) -> StagePeaks:
+def stage_peaks(stage_model: StageModel, stage: StageChoice, number: int, count: int) -> StagePeaks:
     """Goes through a stage's segments, forward and back."""
-    chain, data = loads.chain, loads.data
+    chain, data = stage_model.chain, stage_model.data
     run = slice(stage.first, stage.last)
-    full, part = loads.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
+    full, part = stage_model.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
     gathered = gathered_bytes(data, chain)[run]
     hosts = data.offload == "activations"
     part, hosted = part & (not hosts), part & hosts
@@ -140,36 +141,36 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
 
 
 def running(
-    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks]
+    stage_model: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks]
 ) -> Iterator[Moment]:
     """Moments of the forwards and backwards of one rank's stages."""
-    account, held_there = loads.memory_account, loads.needs(stages).by_rank(1)
-    buckets = bucketed(loads, stages, account.once(held_there).item())
-    if loads.candidate.schedule == "interleaved" and not buckets:
-        yield from by_turns(loads, stages, rank, parts)
+    account, held_there = stage_model.memory_account, stage_model.needs(stages).by_rank(1)
+    buckets = bucketed(stage_model, stages, account.once(held_there).item())
+    if stage_model.candidate.schedule == "interleaved" and not buckets:
+        yield from by_turns(stage_model, stages, rank, parts)
         return
     whole, standing = account.gradients(held_there, ACCUMULATING).item(), account.gradients(held_there, WAITING).item()
     standing += buckets
-    for held, acting, backwards in in_flight(loads, rank):
+    for held, acting, backwards in in_flight(stage_model, rank):
         mine = parts[acting]
         kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
         yield split(whole if backwards else standing, kept, mine.forward - mine.flight)
         if backwards or standing >= whole:
             yield split(whole, kept, mine.later - mine.flight)
             continue
-        share = account.gradient_shares[ACCUMULATING] / loads.data.prices.stored
+        share = account.gradient_shares[ACCUMULATING] / stage_model.data.prices.stored
         yield from (split(min(whole, standing + grads * share), kept, rest - mine.flight) for grads, rest in mine.first)
 
 
 def by_turns(
-    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks]
+    stage_model: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks]
 ) -> Iterator[Moment]:
     """The same where a rank's stages take turns, action by action: a stage's gradients grow in its first backward, and
     are sent, so that their shards are left, in its last one. With few microbatches a stage is done with all of its
     backwards before the next begins, and no more than its own gradients stand."""
-    candidate, account, each = loads.candidate, loads.memory_account, loads.needs(stages)
+    candidate, account, each = stage_model.candidate, stage_model.memory_account, stage_model.needs(stages)
     own = [account.gradients(each, state).tolist() for state in (WAITING, REDUCED, ACCUMULATING)]
-    share = account.gradient_shares[ACCUMULATING] / loads.data.prices.stored
+    share = account.gradient_shares[ACCUMULATING] / stage_model.data.prices.stored
     held, done = [0] * len(stages), [0] * len(stages)
     order = actions(candidate.schedule, rank, candidate.pp, candidate.microbatches, candidate.virtual_stages)
     for stage, kind, _ in order:
@@ -196,28 +197,28 @@ def split(gradients: float, kept: float, more: float) -> Moment:
     return Moment(gradients, kept + min(more, 0.0), max(more, 0.0))
 
 
-def bucketed(loads: StageModel, stages: Sequence[StageChoice], total: float) -> float:
+def bucketed(stage_model: StageModel, stages: Sequence[StageChoice], total: float) -> float:
     """Bytes of gradients that lie in buckets where there is no fully_shard: those that are summed over an axis.
 
     total  bytes of the stages' parameters
     """
-    data = loads.data
+    data = stage_model.data
     if data.zero:
         return 0.0
     if data.compressed:
         return data.gradient_share * sum(
-            sum(unit.values()) for stage in stages for unit in loads.unit_bytes((stage.first, stage.last))
+            sum(unit.values()) for stage in stages for unit in stage_model.unit_bytes((stage.first, stage.last))
         )
     if data.size > 1:
         return total * data.gradient_share
-    return sum(sum(loads.summed_bytes((stage.first, stage.last)).values()) for stage in stages)
+    return sum(sum(stage_model.summed_bytes((stage.first, stage.last)).values()) for stage in stages)
 
 
-def in_flight(loads: StageModel, rank: int) -> Iterator[tuple[tuple[int, ...], int, bool]]:
+def in_flight(stage_model: StageModel, rank: int) -> Iterator[tuple[tuple[int, ...], int, bool]]:
     """(microbatches in flight of each of a rank's stages, the one that acts, whether a backward came before) at the
     moments at which they are most."""
-    many, moments = loads.candidate.microbatches, loads.moments[rank]
-    if is_interleaved(loads.candidate.schedule):
+    many, moments = stage_model.candidate.microbatches, stage_model.moments[rank]
+    if is_interleaved(stage_model.candidate.schedule):
         yield from ((tuple(row), acting, many > 1) for row in moments.tolist() for acting, n in enumerate(row) if n)
         return
     most = int(moments.max())

@@ -42,8 +42,8 @@ class StageModel:
     passes   of the optimizer over a parameter's bytes
     interleaved  the actions of a schedule that gives a rank several stages, or splits the backward
     spare    bytes of a device beyond the memory limit: those that the cluster's smallest lacks
-    ranks    where there are several kinds of device, the loads of each pipeline rank on its own (``kinds``): seconds
-             differ, bytes don't; what stands beside them here is then for the slowest
+    ranks    where there are several kinds of device, the model of each pipeline rank's own (``heterogeneous``):
+             seconds differ, bytes don't; what stands beside them here is then for the slowest
     whole    what an optimizer that looks at whole matrices takes beside
     one_pass  an update makes nothing for a moment (``cost.step.in_one_pass``)
     """
@@ -60,7 +60,7 @@ class StageModel:
     one_pass: bool = False
 
     def at(self, stage: int) -> StageModel:
-        """The loads on the devices that a stage is on."""
+        """The model of the devices that a stage is on."""
         return self.ranks[stage % self.candidate.pp] if self.ranks else self
 
     @cached_property

@@ -208,7 +208,7 @@ def build(form: OperatorInputs, template: Template | None = None, seconds: Secon
 
 def updated_together(problem: Problem, form: OperatorInputs, template: Template, microbatches: int) -> Problem:
     """The same in a step of so many microbatches, what parameters cost once a step as if it were done for all of them
-    together (``candidate_costs.Together``)."""
+    together (``candidate_costs.UpdatedTogether``)."""
     groups = (
         stored(form, decision, microbatches) if decision.stored is not None else group
         for decision, group in zip(template.decisions, problem.groups, strict=True)

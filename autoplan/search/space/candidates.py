@@ -301,17 +301,17 @@ def schedules(limits: SpaceLimits, pinned: Parallelism, pp: int, microbatches: i
     """(schedule, stages on a rank). 1F1B holds fewer microbatches than GPipe and takes as long. With fewer microbatches
     than stages GPipe may be quicker, since its messages pass under more compute; one alone goes the same way in both.
     PipeDream-2BW needs as many microbatches as stages: else more than two versions would be in use. Of the others those
-    whose rounds the microbatches fill (``in_rounds``)."""
+    whose rounds the microbatches fill (``interleaved_schedules``)."""
     few, order = microbatches < pp, pinned.pipeline_schedule
     possible = ["gpipe"] * few + ["1f1b"] * (not few or microbatches > 1)
     wanted = possible if order is None else [order] * (order in ONE_STAGE and not (few and order == "pipedream-2bw"))
     found = [(s, 1) for s in wanted if pinned.virtual_stages in (None, 1)]
     if pp == 1 or not deals_rounds(pp, microbatches) or order in ONE_STAGE:
         return found
-    return found + in_rounds(limits, pinned, pinned.pipeline_schedule or "interleaved", pp, microbatches)
+    return found + interleaved_schedules(limits, pinned, pinned.pipeline_schedule or "interleaved", pp, microbatches)
 
 
-def in_rounds(
+def interleaved_schedules(
     limits: SpaceLimits, pinned: Parallelism, schedule: str, pp: int, microbatches: int
 ) -> list[tuple[str, int]]:
     """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``.

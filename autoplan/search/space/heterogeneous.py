@@ -10,7 +10,7 @@ rank k, a rank that is busy for t seconds of each microbatch has run no more tha
 and sum of stages that run all of c fill some ranks evenly, the quickest ones, and leave the others empty; with n of
 them filled, even stages bound the schedule as they do where all devices are alike:
 
-    min over n of  rounds(n)·c / Σ_{k<n} 1/ρ_k,   ρ ascending                                      least_uneven_rounds
+    min over n of  slots(n)·c / Σ_{k<n} 1/ρ_k,   ρ ascending                                       least_uneven_slots
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def pace(seconds: Sequence[float], slowest_s: Sequence[float]) -> float:
     return min((own / slow for own, slow in zip(seconds, slowest_s, strict=True) if slow > 0), default=1.0)
 
 
-def least_uneven_rounds(paces: Sequence[float], rounds: Callable[[int], float]) -> float:
+def least_uneven_slots(paces: Sequence[float], slots: Callable[[int], float]) -> float:
     """Times that the chain at the slowest's pace takes in a step, at least.
 
     paces   ρ of each rank, positive
-    rounds  the same times for so many ranks that are all alike, were each to take the chain's seconds
+    slots   the same times for so many ranks that are all alike, were each to take the chain's seconds
     """
     speeds = itertools.accumulate(1 / share for share in sorted(paces))
-    return min(rounds(n) / speed for n, speed in enumerate(speeds, start=1))
+    return min(slots(n) / speed for n, speed in enumerate(speeds, start=1))

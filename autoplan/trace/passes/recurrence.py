@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from autoplan.ir.graph import Node, Ref
 from autoplan.trace.blocks import renamed
 from autoplan.trace.builder import Builder
-from autoplan.trace.passes.vectorize import Together
+from autoplan.trace.passes.vectorize import Vectorizer
 
 Part = tuple[str, int, int]  # what is selected from, dim, index
 
@@ -41,7 +41,7 @@ def rolled(builder: Builder, nodes: Iterable[Node], output: str) -> tuple[tuple[
     kept: list[Node] = []
     for node in nodes:
         node = renamed(node, names)
-        made = Together(builder, by_name).of(node) if node.op == "aten.cat.default" else None
+        made = Vectorizer(builder, by_name).of(node) if node.op == "aten.cat.default" else None
         by_name[node.name] = firsts.get(node.name, node)
         if made is None:
             kept.append(node)

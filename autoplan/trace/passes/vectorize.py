@@ -17,8 +17,8 @@ class Unlike(Exception):
     """The parts aren't computed alike, or by an operator that takes no further dim along."""
 
 
-class Together:
-    """What one concatenation puts together. New nodes are made by a builder of their own, which knows all types."""
+class Vectorizer:
+    """Makes one computation of the parts of a concatenation. New nodes are made by a builder that knows all types."""
 
     def __init__(self, builder: Builder, by_name: Mapping[str, Node]) -> None:
         self.by_name = by_name
@@ -84,7 +84,7 @@ class Together:
         return self.builder.reshape(x, (shape[0], *(1,) * (rank + 1 - len(shape)), *shape[1:]))
 
 
-Lift = Callable[[Together, Node, Sequence[Names]], Ref]
+Lift = Callable[[Vectorizer, Node, Sequence[Names]], Ref]
 
 
 def alike(node: Node, other: Node) -> bool:
@@ -98,27 +98,27 @@ def numbers(node: Node) -> tuple[Argument, ...]:
     return tuple(None if isinstance(arg, Ref) else arg for arg in args)
 
 
-def elementwise(t: Together, node: Node, columns: Sequence[Names]) -> Ref:
+def elementwise(t: Vectorizer, node: Node, columns: Sequence[Names]) -> Ref:
     rank, lifted = len(node.type.shape), iter(columns)
     args = tuple(t.aligned(next(lifted), rank) if isinstance(arg, Ref) else arg for arg in node.args)
     return t.builder.emit(node.op, *args, kwargs=node.kwargs)
 
 
-def product(t: Together, node: Node, columns: Sequence[Names]) -> Ref:
+def product(t: Vectorizer, node: Node, columns: Sequence[Names]) -> Ref:
     ranks = [len(t.builder.types[names[0]].shape) for names in columns]
     if min(ranks) < 2:
         raise Unlike(node.op)
     return t.builder.emit(node.op, *(t.aligned(names, max(ranks)) for names in columns))
 
 
-def linear(t: Together, node: Node, columns: Sequence[Names]) -> Ref:
+def linear(t: Vectorizer, node: Node, columns: Sequence[Names]) -> Ref:
     """The weight and the bias are the same for all places."""
     if any(len(set(names)) != 1 for names in columns[1:]):
         raise Unlike(node.op)
     return t.builder.emit(node.op, t.lifted(columns[0]), *(Ref(names[0]) for names in columns[1:]))
 
 
-def along(t: Together, node: Node, columns: Sequence[Names]) -> Ref:
+def along(t: Vectorizer, node: Node, columns: Sequence[Names]) -> Ref:
     """An operator whose second argument is a dim, or several, and maybe its third another one."""
     moved = [tuple(d + 1 for d in arg) if isinstance(arg, tuple) else arg for arg in node.args[1:]]
     dims = 2 if node.op == "aten.transpose.int" else 1
@@ -126,13 +126,13 @@ def along(t: Together, node: Node, columns: Sequence[Names]) -> Ref:
     return t.builder.emit(node.op, t.lifted(columns[0]), *moved, kwargs=node.kwargs)
 
 
-def permuted(t: Together, node: Node, columns: Sequence[Names]) -> Ref:
+def permuted(t: Vectorizer, node: Node, columns: Sequence[Names]) -> Ref:
     (dims,) = node.args[1:]
     assert isinstance(dims, tuple)
     return t.builder.permute(t.lifted(columns[0]), (0, *(d + 1 for d in dims)))
 
 
-def shaped(t: Together, node: Node, columns: Sequence[Names]) -> Ref:
+def shaped(t: Vectorizer, node: Node, columns: Sequence[Names]) -> Ref:
     x = t.lifted(columns[0]) if node.op == "aten.reshape.default" else t.aligned(columns[0], len(node.type.shape))
     return t.builder.emit(node.op, x, (t.builder.shape(x)[0], *node.type.shape))
 

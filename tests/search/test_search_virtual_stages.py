@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from autoplan.cluster import ClusterSpec
 from autoplan.options import Parallelism, Training
 from autoplan.search.budget import FULL
-from autoplan.search.driver import in_best_rounds
+from autoplan.search.driver import with_best_virtual_stages
 from autoplan.search.entry import search
-from autoplan.search.further.virtual_stages import in_other_rounds
+from autoplan.search.further.virtual_stages import other_virtual_stages
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from tests.support.hand_made import llama
 from tests.support.planning import alone
@@ -49,11 +49,11 @@ def test_numbers_by_which_layers_divide_are_tried_of_plans_not_far_from_the_best
     found = {s: SimpleNamespace(candidate=s, step_s=own) for s, own in ((best, 1.0), (near, 1.045), (far, 1.1))}
     sizes = SimpleNamespace(sizes=SimpleNamespace(repeated=48))
     work = SimpleNamespace(limits=limits, found=found, searched=set(found), operators=sizes, feasible=list)
-    others = in_other_rounds(work, Parallelism(), found[best])
+    others = other_virtual_stages(work, Parallelism(), found[best])
     tried = {s: {o.virtual_stages for o in others if replace(o, virtual_stages=2) == s} for s in found}
     assert tried == {best: {3, 4, 6, 12}, near: {3, 4, 6, 12}, far: set()}
     assert all(plan is found[replace(o, virtual_stages=2)] for o, plan in others.items())
-    assert in_other_rounds(work, Parallelism(virtual_stages=2), found[best]) == {}
+    assert other_virtual_stages(work, Parallelism(virtual_stages=2), found[best]) == {}
 
 
 def searched_again(plans: Mapping[int, tuple[float, float]], again_s: float) -> tuple[list[int], int]:
@@ -78,7 +78,7 @@ def searched_again(plans: Mapping[int, tuple[float, float]], again_s: float) -> 
         unlimited_s=bounds_s.__getitem__, operators=None,
     )
     best = found[at[next(iter(plans))]]
-    chosen = in_best_rounds(work, Parallelism(virtual_stages=4), best, 1.0)
+    chosen = with_best_virtual_stages(work, Parallelism(virtual_stages=4), best, 1.0)
     return again, chosen.candidate.virtual_stages
 
 
