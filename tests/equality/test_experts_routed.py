@@ -22,8 +22,8 @@ from autoplan.ops.experts import experts
 from autoplan.rules.nn.expert_capacity import rows_sent
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.ops import within_capacity
+from autoplan.runtime.ops.experts.dispatch import Message
 from autoplan.runtime.ops.experts.routed import routed_experts, run
-from autoplan.runtime.ops.experts.routing import Message
 from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
 from tests.equality.test_experts_equality import deepseek_v3

@@ -17,7 +17,7 @@ from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
 from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, run_backward, run_forward
 from autoplan.rules.nn.expert_capacity import rows_sent
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.ops.experts.routing import Journey, Message, Peers, as_bits, even_rows, from_bits
+from autoplan.runtime.ops.experts.dispatch import Journey, Message, Peers, as_bits, even_rows, from_bits
 
 PEERS = "SymInt rows, str group, int size, int rank, int[] places"
 SCHEMA = f"({OPERANDS}, {SETTINGS}, {PEERS}) -> (Tensor, Tensor[])"
