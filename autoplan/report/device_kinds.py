@@ -3,7 +3,7 @@
 from autoplan.cost import Device
 from autoplan.emit.source import size_text
 from autoplan.ir.record import PlanRecord
-from autoplan.search.space.heterogeneous import kinds_of, rank_devices, spare_bytes
+from autoplan.search.space.heterogeneous import headroom_bytes, kinds_of, rank_devices
 
 
 def devices_of(record: PlanRecord) -> tuple[Device, ...]:
@@ -22,7 +22,7 @@ def memory_limits_of(record: PlanRecord) -> list[int]:
     """Bytes that may be filled of a device of each rank."""
     topology, devices = record.cluster.topology(), devices_of(record)
     least, ranks = record.cluster.usable_bytes, len(record.chosen.predicted.peak_bytes)
-    return [least + spare_bytes(topology, device) for device in devices] or [least] * ranks
+    return [least + headroom_bytes(topology, device) for device in devices] or [least] * ranks
 
 
 def wall_text(record: PlanRecord) -> str:

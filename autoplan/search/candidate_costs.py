@@ -30,7 +30,7 @@ from autoplan.search.intra_op.milp import HeldBytes
 from autoplan.search.intra_op.solve import Solver
 from autoplan.search.operator_problems import Key, OperatorProblems
 from autoplan.search.space.candidates import Candidate
-from autoplan.search.space.heterogeneous import devices_of, spare_bytes
+from autoplan.search.space.heterogeneous import devices_of, headroom_bytes
 
 MATTERS = 0.05  # of a step, that updating parameters together can save at most where it isn't asked for
 
@@ -125,13 +125,13 @@ class CandidateCosts:
         data = data_axis(candidate, prices, states)
         chain = self.chain(candidate, point, device, data)
         data = replace(with_shards(data, chain.held), together=looks_at_all(self.training))
-        spare = spare_bytes(self.operators.topology, device)
+        headroom = headroom_bytes(self.operators.topology, device)
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)
         whole = self.whole[device]
         interleaved = self.interleaved_schedule(candidate, data.takes_turns(chain.held.kinds))
         once = in_one_pass(self.training)
-        return StageModel(chain, candidate, data, states, passes, interleaved, spare, whole=whole, one_pass=once)
+        return StageModel(chain, candidate, data, states, passes, interleaved, headroom, whole=whole, one_pass=once)
 
     def scheduled(self, stage_model: StageModel, candidate: Candidate) -> StageModel:
         """That of a candidate that differs in its schedule alone."""

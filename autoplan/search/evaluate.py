@@ -61,11 +61,12 @@ class Evaluated:
     @property
     def fullest(self) -> int:
         """The pipeline rank whose devices have least left, or lack most."""
-        return max(range(len(self.memory)), key=lambda k: self.memory[k].total - self.stage_model.at(k).spare)
+        return max(range(len(self.memory)), key=lambda k: self.memory[k].total - self.stage_model.at(k).headroom)
 
     def over_bytes(self, memory_limit: float) -> int:
         """By how much the fullest stage exceeds the limit, which is that of the smallest device; 0 where it fits."""
-        return max(0, round(self.memory[self.fullest].total - self.stage_model.at(self.fullest).spare - memory_limit))
+        headroom = self.stage_model.at(self.fullest).headroom
+        return max(0, round(self.memory[self.fullest].total - headroom - memory_limit))
 
     @property
     def exceeds_host(self) -> bool:
@@ -178,7 +179,7 @@ class Evaluator:
         stage_model, tried, last, ease = self.costs.stage_model(candidate, fastest), [fastest], best, 1.0
         fast, lean, leanest = fastest, None, self.lean_prices(candidate, stage_model, limit_s)
         for number in range(self.budget.leaner):
-            if last is not None and self.far(last, limit_s, number):
+            if last is not None and self.out_of_reach(last, limit_s, number):
                 break
             weights = next(leanest, None) if last is None else duals(last.stage_model, last.stages)
             if weights is None and last is None:
@@ -211,7 +212,7 @@ class Evaluator:
                     break
         return best
 
-    def far(self, found: Evaluated, limit_s: float, number: int) -> bool:
+    def out_of_reach(self, found: Evaluated, limit_s: float, number: int) -> bool:
         """Whether the last plan of a candidate whose stages are searched is so far from a limit that leaner operators,
         the first or further ones, won't bring it there."""
         times = self.budget.far if number == 0 else self.budget.further
@@ -236,7 +237,7 @@ class Evaluator:
     def fitting(self, candidate: Candidate, together: int, memory_limit: float) -> Iterator[IntraOpPlan]:
         """The operators that hold least, with which recomputation may do; and the fastest of those that fit without.
 
-        The operator problem doesn't count all that is held, so they are sought for one room after another: that which
+        The operator problem doesn't count all that is held, so they are sought for one budget after another: that which
         leaves the last ones what they need beside, between the largest that was small enough and the smallest that
         was too large.
         """
@@ -244,24 +245,24 @@ class Evaluator:
         lean = self.operators.taken(candidate, joint.leanest)
         yield lean
         beside = [self.total(candidate, p) - joint.bytes(p.solution) for p in (fastest, lean)]
-        room, fits, exceeds, tried = memory_limit - min(beside), 0.0, float("inf"), list[Solution]()
+        budget, fits, exceeds, tried = memory_limit - min(beside), 0.0, float("inf"), list[Solution]()
         for _ in range(self.budget.memory_budgets):
-            solution = joint.quickest(room)
+            solution = joint.quickest(budget)
             if solution is None or any(solution.options == one.options for one in tried):
                 break
             tried.append(solution)
             point = self.operators.taken(candidate, solution)
             over = self.total(candidate, point) - memory_limit
-            fits, exceeds = (fits, min(exceeds, room)) if over > 0 else (max(fits, room), exceeds)
+            fits, exceeds = (fits, min(exceeds, budget)) if over > 0 else (max(fits, budget), exceeds)
             yield point
-            room = joint.bytes(solution) - over
-            room = room if fits < room < exceeds else (fits + exceeds) / 2
+            budget = joint.bytes(solution) - over
+            budget = budget if fits < budget < exceeds else (fits + exceeds) / 2
 
     def total(self, candidate: Candidate, point: IntraOpPlan) -> float:
         """Bytes that these operators need where nothing is recomputed."""
         found = self.with_point(candidate, point, float("inf"))
         assert found is not None
-        return found.memory[found.fullest].total - found.stage_model.at(found.fullest).spare
+        return found.memory[found.fullest].total - found.stage_model.at(found.fullest).headroom
 
     def idle(self, candidate: Candidate, point: IntraOpPlan) -> bool:
         """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""

@@ -25,7 +25,7 @@ from autoplan.search.chosen import choose
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluator, finish
 from autoplan.search.explain.does_not_fit import leanest, needs
-from autoplan.search.space.heterogeneous import devices_of, least_uneven_slots, spare_bytes
+from autoplan.search.space.heterogeneous import devices_of, headroom_bytes, least_uneven_slots
 from autoplan.search.state import begin, candidates
 from cost_models.hardware import load_device
 from tests.support.hand_made import llama
@@ -76,10 +76,10 @@ def test_at_the_pace_of_the_slowest_it_would_take_longer() -> None:
     assert best.step_s < finish(best.candidate, best.point, best.stage_model, tuple(runs), 0.0).step_s
 
 
-def small_kinds(stages: int, first: int, spare: int) -> Topology:
+def small_kinds(stages: int, first: int, headroom: int) -> Topology:
     """So many devices on a node, ``first`` of them quick and with more memory."""
     topology = ClusterSpec.parse(f"1x{stages} a100-sxm-80gb").topology()
-    quick = replace(H100, memory_bytes=10**8 + spare, reserved_bytes=0)
+    quick = replace(H100, memory_bytes=10**8 + headroom, reserved_bytes=0)
     slow = replace(A100, memory_bytes=10**8, reserved_bytes=0)
     return replace(topology, device=slow, groups=((quick, first), (slow, stages - first)))
 
@@ -114,7 +114,7 @@ def test_no_cut_and_no_recomputation_is_faster(seed: int) -> None:
             held += 1
             assert found.step_s == pytest.approx(best.step_s, rel=1e-9)
             for rank, memory in enumerate(found.memory):
-                assert memory.total <= wall + pipeline.stage_model.at(rank).spare
+                assert memory.total <= wall + pipeline.stage_model.at(rank).headroom
             assert found.over_bytes(wall) == 0
     assert held
 
@@ -133,7 +133,7 @@ def test_each_kind_is_filled_to_its_own_wall() -> None:
 def test_memory_that_is_given_holds_for_all_kinds() -> None:
     topology = replace(MIXED, memory_bytes=5_000_000_000).topology()
     assert [device.usable_bytes for device, _ in topology.kinds] == [5_000_000_000] * 2
-    assert all(spare_bytes(topology, device) == 0 for device, _ in topology.kinds)
+    assert all(headroom_bytes(topology, device) == 0 for device, _ in topology.kinds)
 
 
 def test_which_ranks_are_on_a_kind_of_their_own() -> None:

@@ -262,7 +262,7 @@ def test_a_search_ends_where_its_pace_does_not_reach_the_limit() -> None:
     search = DivisionSearch(walled(chain(3, "interleaved", 2, "auto", 9, 4), 0.8), 1.0)
     for best_s, before_s, far in ((1.10, 1.14, True), (1.10, 1.16, False), (1.02, 1.02, False), (np.inf, np.inf, True)):
         search.best_s = best_s
-        assert search.far(before_s) == far
+        assert search.out_of_reach(before_s) == far
 
 
 def test_leaner_operators_are_tried_where_the_last_plan_is_near_the_limit() -> None:
@@ -271,7 +271,7 @@ def test_leaner_operators_are_tried_where_the_last_plan_is_near_the_limit() -> N
 
     def far(schedule: str, step_s: float) -> list[bool]:
         found = SimpleNamespace(candidate=SimpleNamespace(schedule=schedule), step_s=step_s)
-        return [Evaluator.far(own, found, 1.0, number) for number in range(3)]  # type: ignore[arg-type]
+        return [Evaluator.out_of_reach(own, found, 1.0, number) for number in range(3)]  # type: ignore[arg-type]
 
     assert far("interleaved", 1.02) == [False, False, False] and far("interleaved", 1.2) == [True, True, True]
     assert far("interleaved", 1.05) == [False, True, True] and far("1f1b", 1.2) == [False, False, False]

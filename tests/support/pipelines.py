@@ -123,7 +123,7 @@ def fitting(stage_model: StageModel, stage: int, at: tuple[int, int], wall: floa
         "auto": [(c, e) for c in range(count + 1) for e in range(count + 1 - c)],
     }[stage_model.candidate.recompute]  # fmt: skip
     own = stage_model.at(stage)
-    wall += own.spare
+    wall += own.headroom
     held = [(own.backward_s(at, *mix), mix) for mix in mixes if memory_of_stage(own, stage, at, *mix).total <= wall]
     return [StageChoice(*at, *min(held)[1])] if held else []
 

@@ -18,7 +18,7 @@ from autoplan.options import Inference, Training
 from autoplan.search.inter_op.data_shares import data_axis, least_share
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
-from autoplan.search.space.heterogeneous import devices_of, least_uneven_slots, pace, spare_bytes
+from autoplan.search.space.heterogeneous import devices_of, headroom_bytes, least_uneven_slots, pace
 
 
 def lower_bound(operators: OperatorProblems, candidate: Candidate) -> float:
@@ -76,5 +76,5 @@ def least_bytes(operators: OperatorProblems, candidate: Candidate, training: Tra
     inputs = sizes.inputs * sizes.repeated / candidate.pp * sum(flight) / len(flight)
     kept = (inputs + sizes.rebuilt) / ways if operators.prepared.training else 0.0
     devices = devices_of(operators.topology, candidate)
-    spare = [spare_bytes(operators.topology, device) for device in devices] or [0]
-    return max(states + kept - sum(spare) / len(spare), 2 * sizes.largest / ways - max(spare))
+    headroom = [headroom_bytes(operators.topology, device) for device in devices] or [0]
+    return max(states + kept - sum(headroom) / len(headroom), 2 * sizes.largest / ways - max(headroom))

@@ -6,7 +6,7 @@ candidates unpriced.
 A rank with n microbatches in flight, which in each takes t seconds and keeps k bytes beside its states, has for every
 price λ of a byte, with x_b segments of each block b on it (in fractions),
 
-    t + λ·k  ≥  Σ_b x_b·L_b(λ)                     and             n·k + Σ_b x_b·states_b  ≤  room
+    t + λ·k  ≥  Σ_b x_b·L_b(λ)                     and             n·k + Σ_b x_b·states_b  ≤  budget
 
 where L_b(λ) is the least seconds + λ·kept bytes of a segment over all its operators and over what may be recomputed
 (``block_bounds``). A schedule that is done in T seconds leaves it
@@ -16,7 +16,7 @@ where L_b(λ) is the least seconds + λ·kept bytes of a segment over all its op
 with f_b the forward that 1F1B hides of it (``local_search``). So what it holds of the chain, in seconds μ_b of its
 segments, is no more than, for every λ (``RankKnapsacks.most``),
 
-    max Σ_b μ_b·x_b   subject to   Σ_b x_b·(slots·(L_b(λ) + λ·states_b/n) - hidden·f_b)  ≤  T - once + slots·λ·room/n
+    max Σ_b μ_b·x_b   subject to   Σ_b x_b·(slots·(L_b(λ) + λ·states_b/n) - hidden·f_b)  ≤  T - once + slots·λ·budget/n
                                    0 ≤ x_b ≤ segments of b
 
 a knapsack in fractions, filled by μ_b for each second; and however fast, no more than its bytes allow. All ranks have
@@ -44,7 +44,7 @@ from autoplan.search.inter_op.data_shares import (
 from autoplan.search.inter_op.stage_model import StageModel
 
 HALVINGS = 14       # of what is open: 1e-4 of the bound
-ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter
+AMPLE = 0.75        # of a rank's budget: where an even share of the chain takes less, bytes don't matter
 MOST_TIMES = 64.0   # times what it takes were nothing short of bytes: what takes longer counts as not fitting
 LEAST = 1e-30
 ROUNDING = 1e-9
@@ -120,7 +120,7 @@ def short_of_bytes(stage_model: StageModel, memory_limit: float) -> bool:
     states = float(chain.owned.sum()) * share + float(chain.frozen_owned.sum())
     most = (states + float(chain.kept.sum()) * max(flights(stage_model))) / ranks
     most += float(chain.working.max() + gathered_bytes(stage_model.data, chain).max())
-    return most > ROOMY * (memory_limit + stage_model.spare - beside(stage_model))
+    return most > AMPLE * (memory_limit + stage_model.headroom - beside(stage_model))
 
 
 def flights(stage_model: StageModel) -> tuple[int, ...]:
@@ -151,13 +151,13 @@ def ranks_of(
     flight, prices = np.array(flights(stage_model), dtype=float), known.rates
     names = ("working", "parameters", "gathered_frozen", "inputs", "outputs")
     lean = {name: known.least(name) for name in names}
-    room = memory_limit + stage_model.spare - beside(replace(stage_model, chain=chain.holding(lean)))
+    budget = memory_limit + stage_model.headroom - beside(replace(stage_model, chain=chain.holding(lean)))
     slots, hidden, once_s = slots_and_hidden(stage_model)
     priced = known.segment_s[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
     lasting = slots * priced - hidden[:, None, None] * known.forward_s[first]  # [ranks, λ, blocks]
     held = (states + flight[:, None] * least_kept(known)[first])[:, None, :]
     each = np.maximum(np.concatenate([lasting, held], axis=1), LEAST)            # and a row of bytes
-    fixed = np.append(slots * prices * (room / flight)[:, None], np.full((len(flight), 1), room), axis=1)
+    fixed = np.append(slots * prices * (budget / flight)[:, None], np.full((len(flight), 1), budget), axis=1)
     timed = np.append(np.ones(len(prices)), 0.0)
     parts = knapsacks(each * count, (chain.forward_s + chain.backward_s)[first] * count, fixed, timed)
     beside_ends = fixed.copy()

@@ -12,7 +12,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.driver import least_plan
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.remedies import Remedy, remedies
-from autoplan.search.space.heterogeneous import spare_bytes
+from autoplan.search.space.heterogeneous import headroom_bytes
 from autoplan.search.state import SearchState
 
 NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
@@ -59,7 +59,7 @@ def never_runs(pinned: Parallelism) -> ParallelismError:
 def needs(work: SearchState, nearest: Evaluated) -> str:
     """What the leanest plan needs where it needs most, and of what; of the host where that is what lacks."""
     cluster, s, stage = work.cluster, nearest.candidate, nearest.fullest
-    memory, memory_limit = nearest.memory[stage], cluster.usable_bytes + nearest.stage_model.at(stage).spare
+    memory, memory_limit = nearest.memory[stage], cluster.usable_bytes + nearest.stage_model.at(stage).headroom
     kind, size = max(kinds(memory), key=lambda pair: pair[1])
     states = sum((m.parameters + m.gradients + m.optimizer) * s.stage_devices for m in nearest.memory)
     if memory.total <= memory_limit and s.offload != "none":
@@ -84,7 +84,7 @@ def kinds(memory: StageMemory) -> Iterator[tuple[str, int]]:
 def offered(work: SearchState) -> Iterator[tuple[int, int]]:
     """(bytes that may be filled of a device, devices) of each kind."""
     topology, least = work.operators.topology, work.cluster.usable_bytes
-    return ((least + spare_bytes(topology, device), count) for device, count in topology.kinds)
+    return ((least + headroom_bytes(topology, device), count) for device, count in topology.kinds)
 
 
 def model_text(work: SearchState) -> str:

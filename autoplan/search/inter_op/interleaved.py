@@ -249,7 +249,7 @@ class DivisionSearch:
             best_s.append(self.best_s)
             if self.done or since > PATIENCE:
                 break
-            if step >= PACE and self.far(best_s[-1 - PACE]):
+            if step >= PACE and self.out_of_reach(best_s[-1 - PACE]):
                 self.stopped = True
                 break
             paths = np.array(self.paths[-PATHS:])
@@ -271,11 +271,11 @@ class DivisionSearch:
             number = int((runs.steps_s + beside_s[chosen]).argmin())
             now = near.one(number)
             been.update(Divisions.of(now).keys)
-            step_s = self.learn(now, runs.path(number))
+            step_s = self.record(now, runs.path(number))
             since = 0 if step_s < reached_s * (1 - STALLED) else since + 1
             reached_s = min(reached_s, step_s)
 
-    def far(self, before_s: float) -> bool:
+    def out_of_reach(self, before_s: float) -> bool:
         """Whether the best is far from the limit, and twice as many steps as it was judged by won't bring it there.
 
         before_s  the best so many steps ago
@@ -294,7 +294,7 @@ class DivisionSearch:
             for _ in range(POLISHED):
                 if now is None or self.done:
                     break
-                self.learn(now, self.path(now))
+                self.record(now, self.path(now))
                 now = self.recomputed_elsewhere(now, ranks)
 
     def path(self, division: Division) -> CriticalPath:
@@ -303,7 +303,7 @@ class DivisionSearch:
             self.ran[division] = self.costs.path(division)
         return self.ran[division]
 
-    def learn(self, held: Division, path: CriticalPath) -> float:
+    def record(self, held: Division, path: CriticalPath) -> float:
         """The schedule's seconds on a division that fits; its path is known from then on."""
         self.ran[held] = path
         self.tried.add(held)

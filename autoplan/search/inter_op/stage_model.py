@@ -38,14 +38,14 @@ FULL, PART = "full", "selective"
 class StageModel:
     """What a stage costs, for one candidate.
 
-    states   elements of optimizer state for each parameter element
-    passes   of the optimizer over a parameter's bytes
+    states       elements of optimizer state for each parameter element
+    passes       of the optimizer over a parameter's bytes
     interleaved  the actions of a schedule that gives a rank several stages, or splits the backward
-    spare    bytes of a device beyond the memory limit: those that the cluster's smallest lacks
-    ranks    where there are several kinds of device, the model of each pipeline rank's own (``heterogeneous``):
-             seconds differ, bytes don't; what stands beside them here is then for the slowest
-    whole    what an optimizer that looks at whole matrices takes beside
-    one_pass  an update makes nothing for a moment (``cost.step.in_one_pass``)
+    headroom     bytes of a device beyond the memory limit: those that the cluster's smallest lacks
+    ranks        where there are several kinds of device, the model of each pipeline rank's own (``heterogeneous``):
+                 seconds differ, bytes don't; what stands beside them here is then for the slowest
+    whole        what an optimizer that looks at whole matrices takes beside
+    one_pass     an update makes nothing for a moment (``cost.step.in_one_pass``)
     """
 
     chain: Chain
@@ -54,7 +54,7 @@ class StageModel:
     states: float
     passes: float
     interleaved: InterleavedSchedule | None = None
-    spare: float = 0.0
+    headroom: float = 0.0
     ranks: tuple[StageModel, ...] = ()
     whole: WholeCost | None = None
     one_pass: bool = False
@@ -145,7 +145,7 @@ class StageModel:
 
         As cheap a mix as the memory limit allows; infinite seconds where even the leanest doesn't suffice.
         """
-        memory_limit, account, flight = memory_limit + self.spare, self.memory_account, self.in_flight[stage]
+        memory_limit, account, flight = memory_limit + self.headroom, self.memory_account, self.in_flight[stage]
         total = prefix(self.chain.forward_s + self.chain.backward_s)
         count = account.index[None, :] - account.index[:, None]
         begin = np.broadcast_to(account.index[:, None], count.shape)

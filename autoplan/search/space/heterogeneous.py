@@ -42,7 +42,7 @@ def rank_devices(topology: Topology, ranks: int, width: int, schedule: str) -> t
     return found if any(device != topology.device for device in found) else ()
 
 
-def spare_bytes(topology: Topology, device: Device) -> int:
+def headroom_bytes(topology: Topology, device: Device) -> int:
     """What may be filled of a device beyond what may be filled of the smallest; nothing of one that is no kind."""
     kinds = kinds_of(topology)
     return device.usable_bytes - min(kind.usable_bytes for kind in kinds) if device in kinds else 0
