@@ -100,8 +100,8 @@ def test_nothing_of_a_run_is_held_after_it() -> None:
             given = torch.ones(ROWS, WIDTH, requires_grad=True)
             result = segment(given)
             saved = result.grad_fn.saved_tensors  # type: ignore[union-attr]
-            own = {p.untyped_storage()._cdata for p in segment.parameters()}
-            made = [weakref.ref(x) for x in saved if x is not None and x.untyped_storage()._cdata not in own]
+            own = {id(p.untyped_storage()) for p in segment.parameters()}
+            made = [weakref.ref(x) for x in saved if x is not None and id(x.untyped_storage()) not in own]
             made.append(weakref.ref(given.untyped_storage()))
             result.sum().backward()
             leaves = [given, *segment.parameters()]

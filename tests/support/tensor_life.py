@@ -25,16 +25,16 @@ class TensorLife(TorchDispatchMode):
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = {storage._cdata for storage in storages((args, kwargs))}
+        before = {id(storage) for storage in storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for storage in storages(result):
-            if storage._cdata not in before:
+            if id(storage) not in before:
                 self.watch(storage)
         return result
 
     def watch(self, storage: torch.UntypedStorage) -> None:
         """Counts a storage until it dies."""
-        key, size = storage._cdata, storage.nbytes()
+        key, size = id(storage), storage.nbytes()
         if key in self._known:
             return
         self._known.add(key)

@@ -143,8 +143,8 @@ def _described(value: Any) -> object:
 def _made(result: Any, args: Any) -> tuple:
     """Size, stride, dtype and device of each result; ``_OTHER`` where one is no new tensor on the device."""
     results = result if isinstance(result, tuple) else (result,)
-    given = {x.untyped_storage()._cdata for x in tree_leaves(args) if isinstance(x, FakeTensor)}
-    if any(isinstance(x, FakeTensor) and x.untyped_storage()._cdata in given for x in results):
+    given = {id(x.untyped_storage()) for x in tree_leaves(args) if isinstance(x, FakeTensor)}
+    if any(isinstance(x, FakeTensor) and id(x.untyped_storage()) in given for x in results):
         return _OTHER
     if not all(type(x) is FakeTensor and x.layout is torch.strided for x in results):
         return _OTHER

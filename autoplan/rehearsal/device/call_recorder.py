@@ -207,7 +207,7 @@ class Recorder:
 
     def _functional(self, name: str, args: tuple, result: Any, line: str) -> None:
         if name == "wait_tensor":
-            number = self.in_flight.pop(args[0].untyped_storage()._cdata, None)
+            number = self.in_flight.pop(id(args[0].untyped_storage()), None)
             if number is not None:
                 self._note("wait", "wait", stream=self.stream(), line=line, of=(number,))
             return
@@ -222,7 +222,7 @@ class Recorder:
         if said in REDUCTIONS:
             said = f"{said} {next(a for a in args if isinstance(a, str))}"
         number = self._collective(said, given, made, group, line, on_device=True)
-        self.in_flight |= {x.untyped_storage()._cdata: number for x in made}
+        self.in_flight |= {id(x.untyped_storage()): number for x in made}
 
     def _collective(
         self, name: str, given: Sequence[Tensor], made: Sequence[Tensor], group: FakeGroup, line: str, on_device: bool

@@ -228,7 +228,7 @@ def _moved(call: Call, by: int) -> tuple[int, ...]:
 
 
 def _key(x: FakeTensor) -> int:
-    return x.untyped_storage()._cdata
+    return id(x.untyped_storage())
 
 
 def _geometry(x: FakeTensor) -> Geometry:

@@ -65,7 +65,7 @@ class Storages:
     def follow(self, tensor: Tensor, kind: str, name: str, line: str, during: str) -> bool:
         """Notes a storage where it is new; whether it was."""
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = id(storage)
         known = self.references.get(key)
         if known is not None and known() is storage:
             return False
@@ -76,17 +76,17 @@ class Storages:
 
     def tag(self, tensor: Tensor, kind: str) -> None:
         """Says what a storage is for, whoever made it."""
-        key = tensor.untyped_storage()._cdata
+        key = id(tensor.untyped_storage())
         self.kinds[key] = kind
         if key in self.alive:
             self.alive[key].kind = kind
 
     def kind_of(self, tensor: Tensor) -> str:
-        return self.kinds.get(tensor.untyped_storage()._cdata, "")
+        return self.kinds.get(id(tensor.untyped_storage()), "")
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """fully_shard frees memory by a size of zero, and takes it by the size of before."""
-        key = storage._cdata
+        key = id(storage)
         life = self.alive.get(key)
         if life is None or life.bytes == storage.nbytes():
             return

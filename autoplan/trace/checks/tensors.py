@@ -57,4 +57,4 @@ def storage_names(model: nn.Module) -> dict[int, str]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return id(tensor.untyped_storage())

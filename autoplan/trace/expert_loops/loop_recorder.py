@@ -304,6 +304,6 @@ def slice_of(index: Any) -> Any:
 
 
 def storage_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return id(tensor.untyped_storage())
 
 

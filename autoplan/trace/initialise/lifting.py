@@ -32,12 +32,12 @@ def lifted(model: nn.Module) -> nn.Module:
     """The model, or where it keeps constants in attributes a copy with the same parameters, in which they are buffers
     that no state dict has. What a forward puts there anew isn't constant: it has a graph, or a parameter's memory."""
     named = (*model.parameters(), *model.buffers())
-    shared = {tensor.untyped_storage()._cdata for tensor in named}
+    shared = {id(tensor.untyped_storage()) for tensor in named}
     held = [
         (path, name, value)
         for path, module in model.named_modules()
         for name, value in vars(module).items()
-        if type(value) is torch.Tensor and not value.requires_grad and value.untyped_storage()._cdata not in shared
+        if type(value) is torch.Tensor and not value.requires_grad and id(value.untyped_storage()) not in shared
     ]
     if not held:
         return model

@@ -50,7 +50,7 @@ class Tensors(TorchDispatchMode):
         return result
 
     def follow(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
+        key = id(storage)
         if key not in self.storages or self.storages[key]() is not storage:
             self.forget(key, self.storages.get(key))
             self.storages[key] = weakref.ref(storage, lambda _, key=key: self.forget(key, _))

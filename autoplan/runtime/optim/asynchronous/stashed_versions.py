@@ -90,8 +90,8 @@ def memory_like(tensors: Sequence[Tensor]) -> list[Tensor]:
     found = []
     for x in tensors:
         storage = x.untyped_storage()
-        if storage._cdata not in twins:
-            twins[storage._cdata] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=x.device).untyped_storage()
+        if id(storage) not in twins:
+            twins[id(storage)] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=x.device).untyped_storage()
         twin = torch.empty(0, dtype=x.dtype, device=x.device)
-        found.append(twin.set_(twins[storage._cdata], x.storage_offset(), x.shape, x.stride()))
+        found.append(twin.set_(twins[id(storage)], x.storage_offset(), x.shape, x.stride()))
     return found
