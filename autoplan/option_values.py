@@ -6,6 +6,7 @@ PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 CONTINUOUS = ("pipedream", "pipedream-vertical-sync", "pipedream-2bw")  # pipelines without a flush between steps
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", *CONTINUOUS)
 RECOMPUTE = ("none", "selective", "full", "auto")
+AUTO = "auto"  # chunks of collectives beside products, each as many as is quickest
 OFFLOADS = ("optimizer", "parameters", "activations")
 ON_DISK = "nvme"  # the optimizer's state on the node's disks: a remedy where nothing else fits
 OF_OPTIMIZER = ("optimizer", ON_DISK)  # under which parameters stay on the device, masters and states don't
@@ -13,7 +14,7 @@ REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
 SIZES = (
     "dp", "tp", "pp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "local_steps", "dp_replicate",
-    "compression_rank", "servers", "staleness", "tp_overlap", "compression_within",
+    "compression_rank", "servers", "staleness", "compression_within",
 )  # fmt: skip
 """Fields of Parallelism that are numbers; ``staleness`` may be 0."""
 OUTER_OPTIMIZERS = ("nesterov",)
@@ -40,6 +41,18 @@ PARALLEL = {
     "compression": COMPRESSIONS, "gossip": GOSSIP, "sequence_parallel": (True, False),
 }  # fmt: skip
 """What fields of Parallelism may be."""
+
+
+def check_chunks(chunks: object) -> None:
+    """ParallelismError for what is no number of chunks."""
+    if chunks not in (None, AUTO) and (not isinstance(chunks, int) or isinstance(chunks, bool) or chunks < 1):
+        cause = f"it is a number of chunks of at least 1, or {AUTO!r}"
+        raise ParallelismError(f"tp_overlap={chunks!r}", cause, "give for example 4, or leave it out")
+
+
+def cuts(chunks: object) -> bool:
+    """Whether so many chunks are asked for that something is to be cut."""
+    return isinstance(chunks, int) and chunks > 1
 
 
 def check_how(precision: object, compile: object) -> None:

@@ -22,6 +22,7 @@ from autoplan.option_values import (
     SHAPES,
     SIZES,
     TRAINED,
+    check_chunks,
     check_how,
 )  # fmt: skip
 
@@ -250,8 +251,7 @@ class Parallelism:
                      or over one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel",
                      "expert-parallel", "expert-all-to-all", "expert-partial-sum", "table-parallel"
                      (``search.space.row_systems``)
-    local_steps      steps that each data-parallel replica takes by itself between two averages of all (local SGD); None
-                     or 1: gradients are summed in every step
+    local_steps      steps of each replica by itself between two averages of all (local SGD); None or 1: each is summed
     outer_optimizer  "nesterov": in place of an average, an update of what all began with by the mean of the replicas'
                      changes (DiLoCo)
     gossip           "ring" or "exponential": in its place, or in every step, each replica's mean with its neighbours on
@@ -264,8 +264,8 @@ class Parallelism:
     servers          data-parallel ranks that are parameter servers (Li et al. 2014): each has a shard of the weights,
                      and alone its optimizer state; the others push gradients to it and pull weights from it
     staleness        of servers: gradients are of the weights so many updates before the newest; None or 0: of these
-    tp_overlap       chunks into which a gather before column-parallel products, or a sum after a row-parallel one, is
-                     cut, so that one is sent while another is multiplied; None or 1: they follow one another
+    tp_overlap       chunks of a gather before column-parallel products, or of a sum after a row-parallel one: one is
+                     sent while another is multiplied; "auto": as many as is quickest of each; None or 1: it is whole
     """
 
     dp: int | None = None
@@ -293,7 +293,7 @@ class Parallelism:
     compression_rate: float | None = None
     servers: int | None = None
     staleness: int | None = None
-    tp_overlap: int | None = None
+    tp_overlap: int | str | None = None
     compression_within: int | None = None
 
     def __post_init__(self) -> None:
@@ -304,6 +304,7 @@ class Parallelism:
                 raise ParallelismError(f"{name}={size!r}", cause, f"give {name}>={least}")
         for name, allowed in PARALLEL.items():
             self._one_of(name, allowed)
+        check_chunks(self.tp_overlap)
         if self.tensor is not None:
             self._check_factors(self.tensor)
 

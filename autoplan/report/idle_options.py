@@ -11,7 +11,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.emit.source import size_text
 from autoplan.ir.randomness import drops, is_random
 from autoplan.ir.record import PlanRecord
-from autoplan.option_values import OF_OPTIMIZER
+from autoplan.option_values import AUTO, OF_OPTIMIZER
 from autoplan.options import Training
 from autoplan.rules.constraints import WHOLE_STATES, Constraint
 from autoplan.rules.nn.expert_capacity import MIXTURE, drops_nothing
@@ -79,7 +79,7 @@ def unsequenced(record: PlanRecord) -> str:
 
 
 def nothing_cut(record: PlanRecord) -> str:
-    if record.chosen.parallelism.tp_overlap:
+    if record.chosen.parallelism.tp_overlap or record.asked.parallelism.tp_overlap == AUTO:
         return ""
     return "no gather before a product, and no sum after one, has rows on a rank that divide into as many chunks"
 

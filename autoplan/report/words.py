@@ -9,7 +9,7 @@ from autoplan.ir.choice import Alternative, Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.option_values import ON_DISK
+from autoplan.option_values import AUTO, ON_DISK, cuts
 from autoplan.options import Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
@@ -58,7 +58,8 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"ZeRO-{p.zero}" if p.zero else "",
         f"{p.dp_replicate} replicas" if (p.dp_replicate or 1) > 1 else "",
         "sequence parallel" if p.sequence_parallel else "",
-        f"tensor collectives in {p.tp_overlap} chunks" if (p.tp_overlap or 1) > 1 else "",
+        "tensor collectives in chunks" if p.tp_overlap == AUTO else "",
+        f"tensor collectives in {p.tp_overlap} chunks" if cuts(p.tp_overlap) else "",
         f"offload {p.offload}" if p.offload else "",
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
         CP_WORDS[p.cp_attention] if p.cp_attention else "",

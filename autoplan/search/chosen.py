@@ -9,6 +9,7 @@ from autoplan.ir.choice import BlockChoice, Chosen, most_recomputed, tensor_mesh
 from autoplan.ir.graph import Model
 from autoplan.ir.layout import Layout, S
 from autoplan.ir.mesh import TENSOR
+from autoplan.option_values import AUTO
 from autoplan.options import Parallelism
 from autoplan.rules.strategies import Strategy
 from autoplan.search.evaluate import Evaluated
@@ -86,11 +87,13 @@ def parallelism_of(found: Evaluated) -> Parallelism:
     )
 
 
-def most_chunks(found: Evaluated) -> int | None:
-    """Into how many chunks redistributions beside products are cut; None where none is."""
+def most_chunks(found: Evaluated) -> int | str | None:
+    """Into how many chunks redistributions beside products are cut; None where none is. Pinned it is the same again."""
     hops = (hop for block in found.point.blocks for hop in block.hops)
     most = max((step.chunks for hop in hops for step in hop.steps or ()), default=1)
-    return most if most > 1 else None
+    if most == 1:
+        return None
+    return AUTO if len(found.loads.data.prices.chunks) > 1 else most
 
 
 def splits_sequence(layout: Layout) -> bool:

@@ -20,6 +20,7 @@ from autoplan.cost.prices import Line
 from autoplan.errors import ParallelismError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.mesh import EXPERT, MICROBATCH, TENSOR, Mesh
+from autoplan.option_values import AUTO
 from autoplan.options import Parallelism
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.milp import HeldBytes, Weights
@@ -41,9 +42,11 @@ def uses_tensor_axis(parallelism: Parallelism) -> bool:
 
 def chunks_tried(parallelism: Parallelism) -> tuple[int, ...]:
     """``Prices.chunks`` under what is pinned."""
-    return (parallelism.tp_overlap or 1,)
+    chunks = parallelism.tp_overlap
+    return (chunks,) if isinstance(chunks, int) else TRIED if chunks == AUTO else (1,)
 
 
+TRIED = (1, 2, 4, 8, 16)  # chunks, each a power of two, as rows are
 Systems = tuple[str, str, tuple[str, ...]]
 # sizes of ep, cp and the factors of tp, the systems on cp and tp and axes beside ep that split experts, rows of a
 # microbatch, dp where operators communicate along it, whether the schedule splits the backward

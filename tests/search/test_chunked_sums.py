@@ -107,6 +107,23 @@ def test_what_is_hidden_is_what_the_products_last(cut: PlanRecord) -> None:
         assert saved_s >= 0 and (best == 1) == (saved_s == 0)
 
 
+def test_left_to_the_search_each_is_cut_where_that_is_quicker(summed: PlanRecord) -> None:
+    """As pinned again; never slower than whole, nor than any number of chunks for all."""
+    whole, found = record(sequence_parallel=False), record(sequence_parallel=False, tp_overlap="auto")
+    assert found.chosen.parallelism.tp_overlap == "auto" and "tensor collectives in chunks" in headline(found)
+    assert 1 < max(chunks for _, chunks in steps(found)) <= 16
+    seconds = [each.chosen.predicted.step_time_s for each in (whole, found, summed)]
+    assert seconds[1] < min(seconds[0], seconds[2])
+    assert record(**found.chosen.parallelism.pinned()).chosen.predicted.step_time_s == seconds[1]
+
+
+def test_left_to_the_search_nothing_is_cut_where_nothing_hides() -> None:
+    found = record_of(llama(), "1x4 cpu", tp=4, dp=1, pp=1, micro_batch=8, tp_overlap="auto", sequence_parallel=True)
+    assert {chunks for _, chunks in steps(found)} == {1} and found.chosen.parallelism.tp_overlap is None
+    asked = replace(found.asked, parallelism=Parallelism(tp_overlap="auto"))
+    assert not any("tp_overlap" in line for line in idle_options(replace(found, asked=asked)))
+
+
 def test_a_device_that_waits_for_each_collective_hides_none() -> None:
     found = record_of(llama(), "1x4 cpu", tp=4, dp=1, pp=1, micro_batch=8, tp_overlap=2, sequence_parallel=True)
     assert ("reduce_scatter", 2) in steps(found)
@@ -126,7 +143,7 @@ def test_rows_that_do_not_divide_stay_whole_and_that_is_told() -> None:
         ({"pipeline_schedule": "zero-bubble", "pp": 2, "tp": 2}, "gives both at once"),
         ({"tp": 1, "dp": 4}, "over the tensor axis"),
         ({"tp_overlap": 0}, "at least 1"),
-        ({"tp_overlap": "auto"}, "whole number"),
+        ({"tp_overlap": "all"}, "number of chunks"),
     ],
 )
 def test_what_cannot_be_is_refused(pinned: dict[str, object], said: str) -> None:

@@ -43,6 +43,8 @@ from autoplan.search.space.systems import SYSTEMS, read
         ("dp=4 int8 gradients compression-rate=0.5", Parallelism(dp=4, compression="int8", compression_rate=0.5)),
         ("dp=4, 2 parameter servers, weights 3 updates old", Parallelism(dp=4, servers=2, staleness=3)),
         ("tp=4, tensor collectives in 2 chunks", Parallelism(tp=4, tp_overlap=2)),
+        ("tp=4, tensor collectives in chunks", Parallelism(tp=4, tp_overlap="auto")),
+        ("tp=4,tp_overlap=auto", Parallelism(tp=4, tp_overlap="auto")),
         ("dp=4 powersgd", Parallelism(dp=4, compression="powersgd")),
         ("offload activations, activations of 2 of 4 blocks on the host", Parallelism(offload="activations")),
     ],

@@ -7,20 +7,20 @@ backward does the same for the dual states (`autoplan.ir.layout`).
 
 Modules, each importing only those before it:
 
-    global_random  dropout by element, not by rank
-    affine         products with a bias
-    column_linear  column-parallel products, whose backward overlaps
-    chunked_linear products in chunks beside the redistribution before or after them
-    attention      attention over split rows or heads
-    rank_random    dropout of each rank's own
-    embedding      look-ups in split tables
-    loss           cross-entropy
-    experts        mixtures of experts
-    norm           batch norm
-    buffers        buffers that forward changes
-    batch_moves    the batch's rows gathered, sums made whole
-    scan           running sums
-    spatial        convolutions and pooling over a split dim
+    global_random   dropout by element, not by rank
+    affine          products with a bias
+    column_linear   column-parallel products, whose backward overlaps
+    chunked_linear  products in chunks beside the redistribution before or after them
+    attention       attention over split rows or heads
+    rank_random     dropout of each rank's own
+    embedding       look-ups in split tables
+    loss            cross-entropy
+    experts         mixtures of experts
+    norm            batch norm
+    buffers         buffers that forward changes
+    batch_moves     the batch's rows gathered, sums made whole
+    scan            running sums
+    spatial         convolutions and pooling over a split dim
 """
 
 from autoplan.ops.recurrence import recurrence

@@ -1,5 +1,7 @@
-"""Redistributions in chunks beside products (``redistribution.chunks``): what they save on the arcs of a problem, and a
-choice's hops cut into as many as is best."""
+"""Redistributions in chunks beside products: what these save on a problem's arcs, and into how many each is cut.
+
+Which may be cut, ``redistribution.chunks`` says; what it takes, ``cost.chunk_seconds``.
+"""
 
 from __future__ import annotations
 

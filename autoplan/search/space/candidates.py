@@ -27,7 +27,7 @@ from autoplan.cost.interleaved import deals_rounds
 from autoplan.ir.buckets import Compression
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import CONTEXT, CONTEXTS, TENSOR, Mesh, replicated
-from autoplan.option_values import CONTINUOUS, CP_ATTENTION
+from autoplan.option_values import CONTINUOUS, CP_ATTENTION, cuts
 from autoplan.options import Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
@@ -267,7 +267,7 @@ def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int,
     for tp in divisors(devices):
         if pinned.tp not in (None, tp) or (pinned.tp is None and tp > limits.node):
             continue
-        split = pinned.sequence_parallel or pinned.tensor_system or (pinned.tp_overlap or 1) > 1
+        split = pinned.sequence_parallel or pinned.tensor_system or cuts(pinned.tp_overlap)
         if split and tp == 1:  # what is split is split along this axis
             continue
         for pp in divisors(devices // tp):

@@ -17,7 +17,7 @@ from autoplan.arguments.keywords import nearest
 from autoplan.arguments.synonyms import PARALLELISM_NAMES
 from autoplan.arguments.values import parse_settings
 from autoplan.errors import ParallelismError
-from autoplan.option_values import OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES
+from autoplan.option_values import AUTO, OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES
 from autoplan.options import Parallelism
 
 SCHEDULE_WORDS: Mapping[str, str] = {
@@ -164,6 +164,7 @@ def _phrases() -> Iterator[Phrase]:
     yield phrase(r"(\d+) replicas(?! averaged)", lambda m: {"dp_replicate": int(m[1])})
     yield word("sequence_parallel", "sequence[ -]parallel", True)
     yield phrase(r"tensor collectives in (\d+) chunks", lambda m: {"tp_overlap": int(m[1])})
+    yield word("tp_overlap", rf"tensor collectives in chunks|tp[_-]overlap\s*=\s*{AUTO}", AUTO)
     yield phrase(rf"offload ({'|'.join((*OFFLOADS, ON_DISK))})", lambda m: {"offload": m[1].lower()})
     yield phrase(r"activations of \d+ of \d+ blocks on the host", lambda m: {"offload": "activations"})
     yield phrase(r"(2d|2\.5d|3d) tensor parallel", lambda m: {"tensor_system": m[1].lower()})

@@ -14,7 +14,7 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
-from autoplan.option_values import CONTINUOUS, ELEMENTWISE, ON_DISK
+from autoplan.option_values import CONTINUOUS, ELEMENTWISE, ON_DISK, cuts
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 from autoplan.search.space.gradient_checks import (
@@ -85,14 +85,14 @@ def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         pinned.cp == 1 and pinned.cp_attention, f"cp_attention={pinned.cp_attention!r} with cp=1",
         "it says how attention is split over cp", "give cp=2 or more, or leave it out",
     )  # fmt: skip
-    splits, chunks = order == "zero-bubble", pinned.tp_overlap or 1
+    splits, chunks = order == "zero-bubble", pinned.tp_overlap
     yield (
-        splits and chunks > 1, f"tp_overlap={chunks} with pipeline_schedule='zero-bubble'",
+        splits and cuts(chunks), f"tp_overlap={chunks} with pipeline_schedule='zero-bubble'",
         "its backward asks for inputs' and weights' gradients apart, and a product in chunks gives both at once",
         "leave it out, or use pipeline_schedule='interleaved'",
     )  # fmt: skip
     yield (
-        chunks > 1 and pinned.tp == 1, f"tp_overlap={chunks} with tp=1",
+        cuts(chunks) and pinned.tp == 1, f"tp_overlap={chunks} with tp=1",
         "it cuts collectives over the tensor axis", "give tp=2 or more, or leave it out",
     )  # fmt: skip
     yield (
