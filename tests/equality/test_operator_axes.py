@@ -71,6 +71,8 @@ EIGHT = [
     ("llama", {"cp": 2, "tp": 2, "dp": 2, "cp_attention": "ring", "zero": 3}),
     ("llama", {"cp": 4, "tp": 2, "cp_attention": "ring", "zero": 1}),
     ("gpt2", {"cp": 2, "pp": 2, "dp": 2, "cp_attention": "heads", "zero": 1}),
+    ("gpt2", {"cp": 2, "tp": 4, "tensor": (2, 2), "tensor_system": "ulysses", "cp_attention": "rows"}),
+    ("gpt2", {"cp": 2, "tp": 4, "tensor": (2, 2), "tensor_system": "ulysses", "cp_attention": "ring", "zero": 1}),
     ("mixtral", {"dp": 4, "tp": 2, "ep": 4, "etp": 2}),
     ("qwen3_moe", {"dp": 4, "tp": 2, "ep": 4, "etp": 1, "zero": 3, "travel": "ep"}),
     ("gpt_oss", {"dp": 4, "tp": 2, "ep": 4, "etp": 1, "travel": "ep"}),

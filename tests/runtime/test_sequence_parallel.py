@@ -169,7 +169,7 @@ def test_parameters_are_whole_but_for_what_the_system_splits(
         (mlp(), "vocab-parallel", "the model has no table of tokens"),
         (llama(vocab=510), "vocab-parallel", "a vocabulary of 510 doesn't divide by tp=4"),
         (llama(), "expert-parallel", "the model has no mixture of experts"),
-        (llama(), Parallelism(tensor=(2, 2), tensor_system="ulysses"), "it lies on one tensor axis"),
+        (llama(), Parallelism(tensor=(2, 2), tensor_system="vocab-parallel"), "it lies on one tensor axis"),
         (llama(), Parallelism(tp=1, tensor_system="ulysses"), "tp, which has one device"),
     ],
 )

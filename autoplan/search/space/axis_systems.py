@@ -3,8 +3,9 @@
     ep   experts split over it, rows of everything else (``row_systems``)
     cp   the sequence split over it, attention by heads, by rows, or round a ring (likewise); experts, where they are
          folded over it, or over its inner factor alone
-    tp   what a named system asks, or nothing; where it is pinned, that weights are split over it. Beside experts that
-         are split over axes of their own: that they are split over those that are folded in, over others each is
+    tp   what a named system asks, or nothing; where it is pinned, that weights are split over it, or over those of its
+         factors that the system leaves. Beside experts that are split over axes of their own: that they are split over
+         those that are folded in, over others each is
 
 An operator's strategies on several axes are products of its strategies on one. So each system takes from them those
 that do on its axis what it asks, whatever they do on the others.
@@ -143,6 +144,9 @@ def systems_of(
         folded = tuple(axis for axis in tensor if axis in folds)
         found.append(FoldedExperts(folded, tuple(axis for axis in tensor if axis not in folds)))
     asked = LAYOUTS.get(tensor_system)
-    if not found:
+    if asked is not None:
+        found.append(asked)
+        split = tuple(axis for axis in split if axis not in asked.axes)
+    if asked is not None and len(found) == 1 and not split:
         return asked
-    return AxisSystems((*found, asked) if asked is not None else tuple(found), () if asked is not None else split)
+    return AxisSystems(tuple(found), split) if found else None

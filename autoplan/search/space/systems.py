@@ -13,6 +13,7 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
+from autoplan.search.space.axis_systems import CONTEXT_SYSTEMS
 from autoplan.search.space.one_line import read_text
 from autoplan.search.space.pinned_checks import check_offload, check_product, check_servers, check_supported
 from autoplan.search.space.row_systems import ROW_SYSTEMS
@@ -117,7 +118,8 @@ def on_one_axis(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
     value, tp = f"tensor_system={pinned.tensor_system!r}", pinned.tp or node_or_cluster(cluster)
     if tp < 2:
         raise ParallelismError(value, "it splits rows over tp, which has one device", "use more, or pin tp")
-    if pinned.tensor is not None and len(pinned.tensor) > 1:
+    beside = pinned.tensor_system in CONTEXT_SYSTEMS.values()  # tensor axes that split weights may lie inside
+    if pinned.tensor is not None and len(pinned.tensor) > 1 and not beside:
         cause = f"it lies on one tensor axis, and tensor={pinned.tensor!r} are {len(pinned.tensor)}"
         raise ParallelismError(value, cause, f"pin tp={tp} alone")
     return replace(pinned, tp=tp)
