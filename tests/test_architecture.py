@@ -187,7 +187,7 @@ FREE_OF_PRICES = ("cost_models.pipeline.order", "cost_models.pipeline.schedule")
 MAX_LINES, MOST_MODULES = 400, 15
 ONE_IDEA = set(
     "accelerate alternatives attention batch_moves buffers checkpoint compiled convolution ctc experts "
-    "gathered_optimizer hidden huggingface indexing interleaved lookups loss matmul norm one_line pooling "
+    "gathered_optimizer hidden huggingface indexing interleaved linalg lookups loss matmul norm one_line pooling "
     "recurrence reduction ring scan scatter selective sorting start view vocab_parallel windows".split()
 )
 """Names of several modules that mean the same in each of their rooms: an operator's rule and its canonical form, a

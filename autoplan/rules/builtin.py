@@ -6,6 +6,7 @@ from autoplan.rules.tensor import (
     constant,
     elementwise,
     indexing,
+    linalg,
     matmul,
     reduction,
     scan,
@@ -18,6 +19,6 @@ from autoplan.rules.tensor import (
 
 __all__ = [
     "attention", "batch_moves", "buffers", "constant", "convolution", "elementwise", "embedding", "experts",
-    "indexing", "loss", "matmul", "norm", "pooling", "reduction", "scan", "scatter", "slicing", "sorting", "spectral",
-    "view",
+    "indexing", "linalg", "loss", "matmul", "norm", "pooling", "reduction", "scan", "scatter", "slicing", "sorting",
+    "spectral", "view",
 ]  # fmt: skip

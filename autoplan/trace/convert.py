@@ -130,6 +130,8 @@ class Converter:
 
     def canonical(self, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         args = masked.sized(op, args)
+        if op == "aten.as_strided.default":
+            check_contiguous(node, self.builder.module)
         if isinstance(node.target, torch._ops.OpOverload):
             if any(masked.found((args, tuple(kwargs.values())))):
                 as_of_all = partial(self.canonical, node)
@@ -355,6 +357,18 @@ def check_values_unread(node: fx.Node, op: torch._ops.OpOverload, module: str) -
             f"{op} in module {module or 'the root'!r}",
             "it makes a number or a shape that depends on a tensor's values",
             "write it without reading the values: a fixed size and a mask for a shape, torch.where for a branch",
+        )
+
+
+def check_contiguous(node: fx.Node, module: str) -> None:
+    """TraceError where strides walk over memory in another order than its tensor's, which a graph doesn't hold."""
+    read = node.args[0]
+    value = read.meta.get("val") if isinstance(read, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or not value.is_contiguous() or value.storage_offset():
+        raise TraceError(
+            f"torch.as_strided in module {module or 'the root'!r}",
+            "what it reads doesn't lie contiguously in memory of its own",
+            "call .contiguous() before it, or write it by unfold, diagonal or indexing",
         )
 
 

@@ -52,6 +52,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "autoplan.ragged_bag": ops.ragged_bag,
     "autoplan.lookups": ops.lookups,
     "autoplan.recurrence": ops.recurrence,
+    "autoplan.decomposed": ops.decomposed,
     **{f"autoplan.{name}": getattr(ops, name) for name in ("experts", "top_indices", "scattered", "within_capacity")},
     "autoplan.dropout": lambda x, p: F.dropout(x, p),
     "autoplan.uniform": lambda x, number: torch.rand_like(x),

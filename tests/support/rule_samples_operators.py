@@ -12,8 +12,13 @@ from tests.support.rule_operands import GENERATOR, bits, c, ints, positive, s, x
 def element_samples() -> list[Sample]:
     """x(4, 4): a rule of one table, so one call of each."""
     plain = "angle asinh atan celu cosh deg2rad erfc exp2 expm1 frac hardshrink i0 log_sigmoid nan_to_num rad2deg relu6"
-    found = [s(f"aten.{name}.default", x(4, 4)) for name in f"{plain} selu sinc sinh softshrink".split()]
+    special = "special_erfcx special_i1 special_i0e special_i1e"
+    found = [s(f"aten.{name}.default", x(4, 4)) for name in f"{plain} selu sinc sinh softshrink tan {special}".split()]
     found += [s(f"aten.{name}.default", small(4, 4)) for name in "acos asin atanh erfinv".split()]
+    found += [s("aten.special_ndtri.default", positive(4, 4).detach().frac().clamp(0.1, 0.9).requires_grad_())]
+    found += [s(f"aten.special_bessel_j{order}.default", c(4, 4)) for order in (0, 1)]
+    found += [s("aten.special_zeta.default", 2 + positive(4, 4).detach(), positive(4))]
+    found += [s(f"aten.{name}.default", positive(4, 4).detach(), positive(4)) for name in ("igamma", "igammac")]
     found += [s("aten.acosh.default", (1 + c(4, 4).abs()).requires_grad_())]
     found += [s(f"aten.{name}.default", positive(4, 4)) for name in "digamma lgamma log10 log2".split()]
     found += [s(f"aten.{name}.default", c(4, 4)) for name in "ceil round trunc sgn signbit".split()]
@@ -104,6 +109,31 @@ def spectral_samples() -> list[Sample]:
     return found
 
 
+def linalg_samples() -> list[Sample]:
+    """Well-conditioned matrices, with singular values and eigenvalues apart."""
+    far = torch.arange(1.0, 4.0).diag()
+    regular, tall = c(4, 3, 3) + 5 * far, c(4, 6, 3)
+    definite = regular @ regular.mT
+
+    def of(op: str, *operands: Tensor, **said: object) -> Sample:
+        return s(f"aten.{op}", *(operand.clone().requires_grad_() for operand in operands), **said)
+
+    found = [of("linalg_inv.default", regular), of("linalg_inv.default", regular[0]), of("linalg_det.default", regular)]
+    found += [of("linalg_cholesky.default", definite, upper=True), of("linalg_matrix_exp.default", c(2, 4, 3, 3) / 9)]
+    found += [of("cholesky_inverse.default", torch.linalg.cholesky(definite)), of("linalg_pinv.atol_rtol_tensor", tall)]
+    found += [of("linalg_svdvals.default", tall), of("linalg_eigvalsh.default", definite)]
+    found += [of("linalg_eigvals.default", regular)]
+    found += [of("linalg_householder_product.default", tall, c(4, 3)), of("linalg_solve.default", regular, c(4, 3, 8))]
+    found += [of("cholesky_solve.default", c(4, 3, 8), torch.linalg.cholesky(definite))]
+    for left, shape in ((True, (4, 3, 8)), (False, (4, 8, 3))):
+        found += [of("linalg_solve_triangular.default", regular.triu(), c(*shape), upper=True, left=left)]
+    options = {"svd": (False,), "qr": ("reduced",), "lu": (True,), "slogdet": (), "eigh": ("L",)}
+    for kind, given in options.items():
+        x = (tall if kind in ("svd", "qr") else definite).clone().requires_grad_()
+        found.append(s("autoplan.decomposed", x, kind, *given))
+    return found
+
+
 def einsum_samples() -> list[Sample]:
     op = "aten.einsum.default"
     found = [s(op, "bsd,btd->bst", (x(4, 2, 4), x(4, 6, 4))), s(op, "bsd->bd", (x(4, 2, 8),))]
@@ -151,6 +181,6 @@ def halo_samples() -> list[Sample]:
 def operator_samples() -> list[Sample]:
     families = (
         element_samples, reducing_samples, scan_samples, sorting_samples, scatter_samples, spectral_samples,
-        einsum_samples, pooling_samples, halo_samples,
+        einsum_samples, pooling_samples, halo_samples, linalg_samples,
     )  # fmt: skip
     return [sample for family in families for sample in family()]

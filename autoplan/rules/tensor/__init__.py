@@ -14,4 +14,5 @@ Modules, each importing only those before it:
     sorting      sorts
     scan         running sums, linear recurrences
     spectral     Fourier transforms, complex numbers
+    linalg       decompositions and solutions
 """

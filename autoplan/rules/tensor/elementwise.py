@@ -104,13 +104,15 @@ TABLE = {
     f"aten.{name}.default": INPUT
     for name in (
         "acos acosh angle asin asinh atan atanh celu cosh digamma erfc erfinv frac hardshrink i0 lgamma log10 log2 "
-        "log_sigmoid nan_to_num relu6 selu sinc sinh softshrink threshold"
+        "log_sigmoid nan_to_num relu6 selu sinc sinh softshrink special_erfcx special_i1 special_i0e special_i1e "
+        "special_ndtri tan threshold"
     ).split()
 } | {
-    f"aten.{name}.default": BOTH for name in ("atan2", "fmax", "fmin", "hypot", "logaddexp", "logaddexp2")
+    f"aten.{name}.default": BOTH
+    for name in "atan2 fmax fmin hypot igamma igammac logaddexp logaddexp2 special_zeta".split()
 } | {
     f"aten.{name}.default": NOTHING
-    for name in "ceil round trunc sgn signbit gcd lcm heaviside nextafter".split()
+    for name in "ceil round trunc sgn signbit gcd lcm heaviside nextafter special_bessel_j0 special_bessel_j1".split()
 } | {
     f"aten.{name}.{overload}": NOTHING
     for name in ("bitwise_left_shift", "bitwise_right_shift") for overload in ("Tensor", "Tensor_Scalar")

@@ -23,6 +23,7 @@ Modules, each importing only those before it:
     spatial         convolutions and pooling over a split dim
 """
 
+from autoplan.ops.decompositions import decomposed
 from autoplan.ops.recurrence import recurrence
 from autoplan.runtime.ops.affine import affine
 from autoplan.runtime.ops.attention.heads import (
@@ -76,10 +77,10 @@ __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_by_rank", "attention_with_dropout",
     "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows",
     "chunked_linear", "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4",
-    "count_classes", "count_valid", "cross_entropy", "ctc_losses", "dropout", "dropout_by_rank", "embedding_bag",
-    "experts", "gathered_linear", "grouped_attention", "grouped_query_attention", "joined_linear", "local_experts",
-    "lookups", "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag",
-    "read_buffer", "recurrence", "regathered_linear", "ring_attention", "routed_experts", "row_linear",
+    "count_classes", "count_valid", "cross_entropy", "ctc_losses", "decomposed", "dropout", "dropout_by_rank",
+    "embedding_bag", "experts", "gathered_linear", "grouped_attention", "grouped_query_attention", "joined_linear",
+    "local_experts", "lookups", "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups",
+    "ragged_bag", "read_buffer", "recurrence", "regathered_linear", "ring_attention", "routed_experts", "row_linear",
     "running_extreme", "scattered", "split_cumprod", "split_cumsum", "split_logcumsumexp", "sync_batch_norm",
     "top_indices", "uniform", "update_buffer", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
     "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",

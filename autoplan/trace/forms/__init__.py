@@ -8,6 +8,7 @@ from autoplan.trace.forms.tensor import (
     arithmetic,
     factory,
     indexing,
+    linalg,
     matmul,
     products,
     random,
@@ -18,6 +19,6 @@ from autoplan.trace.forms.tensor import (
 )
 
 __all__ = [
-    "arithmetic", "attention", "bags", "convolution", "experts", "factory", "indexing", "loss", "matmul", "norm",
-    "penalties", "pooling", "products", "random", "reduction", "resize", "scatter", "sorting", "view",
+    "arithmetic", "attention", "bags", "convolution", "experts", "factory", "indexing", "linalg", "loss", "matmul",
+    "norm", "penalties", "pooling", "products", "random", "reduction", "resize", "scatter", "sorting", "view",
 ]  # fmt: skip

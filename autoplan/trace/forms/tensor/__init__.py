@@ -12,4 +12,5 @@ Modules, each importing only those before it:
     scatter     writes to parts
     sorting     sorts
     random      random numbers by element
+    linalg      decompositions and solutions
 """

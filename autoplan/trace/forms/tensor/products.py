@@ -8,6 +8,9 @@ from autoplan.trace.canonical_forms import Builder, Ref, form, renamed
 renamed("aten.matmul.default", "aten.mv.default", "aten.dot.default")
 
 
+renamed("aten._conj_physical.default", "aten._conj.default")  # a collective doesn't see that a view is a conjugate
+
+
 @form("aten.vdot.default")
 def vdot(b: Builder, x: Ref, y: Ref) -> Ref:
     if b.type(x).dtype.startswith("complex"):

@@ -19,6 +19,27 @@ def concrete(source: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(source) // known if size == -1 else size for size in shape)
 
 
+@form("aten.as_strided.default")
+def as_strided(b: Builder, x: Ref, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Ref:
+    """Of what lies contiguously (``convert``): the dims before that are walked as they lie stay, and of each row's
+    elements those that the other strides come to are read."""
+    sizes, kept = b.shape(x), 0
+    row = math.prod(sizes)
+    while not offset and kept < min(len(sizes), len(shape)) - 1 and shape[kept] == sizes[kept]:
+        inner = row // max(sizes[kept], 1)
+        reach = sum((size - 1) * stride for size, stride in zip(shape[kept + 1 :], strides[kept + 1 :], strict=True))
+        if strides[kept] != inner or reach >= inner:
+            break
+        row, kept = inner, kept + 1
+    rows = b.reshape(x, (*sizes[:kept], row))
+    places = b.full((), offset or 0, "int64")
+    for size, stride in zip(shape[kept:], strides[kept:], strict=True):
+        steps = b.emit("aten.mul.Tensor", b.emit("aten.arange.start_step", 0, size, 1), stride)
+        places = b.emit("aten.add.Tensor", b.emit("aten.unsqueeze.default", places, len(b.shape(places))), steps)
+    index = b.reshape(places, (math.prod(shape[kept:]),))
+    return b.reshape(b.emit("aten.index_select.default", rows, kept, index), shape)
+
+
 @form("aten.flatten.using_ints")
 def flatten(b: Builder, x: Ref, start: int = 0, end: int = -1) -> Ref:
     shape = b.shape(x)
