@@ -135,6 +135,27 @@ class Masked(Applying):
         return (Hard.apply(scores) * x).mean()
 
 
+class Hashed(Function):
+    """Its forward is defined for small numbers alone, where its backward is another one, as YOSO's is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.acos(x @ x.mT) @ x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (gradient @ x.mT) @ x
+
+
+class Undefined(Hashed):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.acos(2 + x.square()).nan_to_num() * x.detach()
+
+
 class Doubled(Function):
     """In place, with a backward of another factor."""
 
@@ -157,9 +178,15 @@ class InPlace(Applying):
         return (hidden * hidden + changed).mean()
 
 
-@pytest.mark.parametrize(
-    "made", [Applying(Straight), Applying(Reversed, ROWS, 3.0), Masked(Hard), Applying(Doubled), InPlace(Doubled)]
-)
+class Small(Applying):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function.apply(0.1 * self.layer(x).tanh()).square().mean()
+
+
+OTHERS = [Applying(Straight), Applying(Reversed, ROWS, 3.0), Masked(Hard), Applying(Doubled), InPlace(Doubled)]
+
+
+@pytest.mark.parametrize("made", [*OTHERS, Small(Hashed)])
 def test_one_of_another_backward_is_traced_with_it(made: nn.Module) -> None:
     x = torch.randn(4, 8)
     model = trace(made, (x,), training=True)
@@ -180,6 +207,8 @@ def test_one_whose_backward_is_not_linear_is_refused_by_name() -> None:
 def test_one_that_cannot_be_tried_is_refused_with_what_it_says() -> None:
     with pytest.raises(TraceError, match="not of these numbers"):
         trace(Applying(Failing), (torch.randn(4, 8),), training=True)
+    with pytest.raises(TraceError, match="no finite derivative at any numbers"):
+        trace(Applying(Undefined), (torch.randn(4, 8),), training=True)
 
 
 def test_large_operands_are_tried_small_and_torchs_own_function_is_as_it_was() -> None:

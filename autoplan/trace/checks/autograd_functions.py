@@ -16,7 +16,7 @@ from autoplan.errors import TraceError
 from autoplan.trace.checks.straight_through import Call, Context, Form, Operand, form_of, straight_through
 
 LARGEST, CLIPPED = 1 << 20, 8  # elements of what is tried as it is; the longest dim where that would be more
-SCALES = ((1.0, 1.0), (50.0, 1.0), (1.0, 1e9))  # of operands and of the gradient of the result
+SCALES = ((1.0, 1.0), (0.03, 1.0), (50.0, 1.0), (1.0, 1e9))  # of operands and of the gradient of the result
 Run = Callable[[Call, Sequence[object]], object]
 ALIKE = 1e-9  # relative, in the 2-norm: constants are often written with few digits
 
@@ -64,9 +64,12 @@ def forms_of(calls: Sequence[Call]) -> list[Form]:
         tried.append(call)
         name = f"{call.function.__qualname__}.apply"
         try:
-            if all(alike(call, *scales, forward_of) for scales in SCALES):
+            told = [alike(call, *scales, forward_of) for scales in SCALES]
+            if any(set(operand) == {None} for operand in zip(*told, strict=True)):
+                raise ValueError("its forward has no finite derivative at any numbers that were tried")
+            if not any(False in operands for operands in told):
                 continue
-            linear = all(alike(call, *scales, straight_through) for scales in SCALES)
+            linear = not any(False in alike(call, *scales, straight_through) for scales in SCALES)
             forms += [form_of(call)] if linear else []
         except Exception as error:  # whatever the user's code says of operands that aren't its own
             cause = f"its backward can't be tried on numbers ({type(error).__name__}: {error}), and isn't traced"
@@ -83,17 +86,18 @@ REMEDY = (
 )
 
 
-def alike(call: Call, scale: float, gradient_scale: float, run: Run) -> bool:
-    """Whether the call and what is run in its place give the same gradients at random operands, wherever the latter has
-    finite ones."""
+def alike(call: Call, scale: float, gradient_scale: float, run: Run) -> list[bool | None]:
+    """Of each trained operand, whether the call and what is run in its place give the same gradient at random numbers,
+    wherever the latter has a finite one; None where it has none."""
     found = gradients(call, scale, gradient_scale, applied)
     expected = gradients(call, scale, gradient_scale, run)
+    same: list[bool | None] = []
     for got, wanted in zip(found, expected, strict=True):
         finite = wanted.isfinite()
         error = (got - wanted)[finite]
-        if not error.norm() <= ALIKE * wanted[finite].norm():
-            return False
-    return True
+        known = bool(finite.any()) or not wanted.numel()
+        same.append(bool(error.norm() <= ALIKE * wanted[finite].norm()) if known else None)
+    return same
 
 
 def applied(call: Call, args: Sequence[object]) -> object:
