@@ -1,6 +1,7 @@
 """The wide table: docs/appendix/models_wide.md, written by ``make zoo-wide``.
 
-    python -m tests.bench.wide [--only NAME …] [--family NAME …] [--seconds N] [--kept FILE] [--write FILE]
+    python -m tests.bench.wide [--only NAME …] [--family NAME …] [--seconds N] [--kept FILE] [--beside DIGEST …]
+                               [--write FILE]
 
 Each model is checked in a process of its own. What was found is kept, so that a run that was cut off goes on where the
 sources are the same. Ends with status 1 where a row is neither equal nor a clear error.
@@ -63,17 +64,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further model after so many")
     parser.add_argument("--kept", type=Path, default=Path("build/models_wide.json"), help="what was found so far")
     parser.add_argument("--digest", default="", help="go on with what these sources found, whatever changed since")
+    parser.add_argument("--beside", nargs="+", default=(), metavar="DIGEST", help="tell what these sources found, too, "
+                        "of models that have no row yet; the first that has one")  # fmt: skip
     parser.add_argument("--write", type=Path, metavar="FILE", help="the document")
     given = parser.parse_args(arguments)
     kept, digest, start = Kept(given.kept), given.digest or sources_digest(), time.monotonic()
     names = [n for n in given.only or MODELS if not given.family or MODELS[n].family in given.family]
     for name in names:
-        if (name in kept.found(digest) and not given.only) or time.monotonic() - start > given.seconds:
+        if (name in kept.found(digest) and not given.only) or time.monotonic() - start >= given.seconds:
             continue
         row = in_fork(name, given.under)
         kept.add(digest, row)
         print(line(row), flush=True)
-    rows = [row for name, row in kept.found(digest).items() if name in MODELS]
+    found = {name: row for each in (*reversed(given.beside), digest) for name, row in kept.found(each).items()}
+    rows = [row for name, row in found.items() if name in MODELS]
     rows.sort(key=lambda row: list(MODELS).index(row.name))
     print(summary(rows))
     if given.write:

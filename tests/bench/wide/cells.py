@@ -65,11 +65,13 @@ class Row:
     """A model's cells by parallelism.
 
     exported  "" where torch.export traces the module alone, else the error's first line
+    commit    whose sources found it
     """
 
     name: str
     exported: str = ""
     cells: Mapping[str, Cell] = field(default_factory=dict)
+    commit: str = ""
 
 
 def check(model: Brought, parallelisms: Mapping[str, Parallelism | str]) -> Row:

@@ -66,6 +66,9 @@ def summary(rows: Sequence[Row]) -> str:
     if shares:
         share = 100 * sum(shares) / len(shares)
         lines.append(f"tp=4 splits {share:.1f}% of FLOPs on average over {len(shares)} plans.")
+    if commits := Counter(row.commit for row in rows if row.commit):
+        told = [f"`{name}` {count}" for name, count in commits.most_common()]
+        lines.append(f"Rows by the commit whose sources found them: {', '.join(told)}.")
     return "\n".join(lines)
 
 

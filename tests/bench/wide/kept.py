@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tests.bench.wide.cells import Cell, Row
@@ -23,9 +24,15 @@ def sources_digest() -> str:
     return digest.hexdigest()[:16]
 
 
+def commit() -> str:
+    """Where the sources are, with a plus where they differ from it."""
+    told = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(told, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def row_of(data: dict) -> Row:
     cells = {name: Cell(**(one | {"errors": tuple(one["errors"])})) for name, one in data["cells"].items()}
-    return Row(data["name"], data["exported"], cells)
+    return Row(data["name"], data["exported"], cells, data.get("commit", ""))
 
 
 class Kept:
@@ -39,6 +46,6 @@ class Kept:
         return {name: row_of(data) for name, data in self.rows.get(digest, {}).items()}
 
     def add(self, digest: str, row: Row) -> None:
-        self.rows.setdefault(digest, {})[row.name] = asdict(row)
+        self.rows.setdefault(digest, {})[row.name] = asdict(replace(row, commit=row.commit or commit()))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.rows), encoding="utf-8")
