@@ -25,6 +25,8 @@ EXPERT_DROPPING = ("order", "score")
 TRAINED = {"statistics": STATISTICS, "randomness": RANDOMNESS, "expert_dropping": EXPERT_DROPPING}
 """What fields of Training may be."""
 SHAPES = ("constant", "linear", "cosine")
+SET_RATES = {"OneCycleLR": "its max_lr", "CyclicLR": "its base_lr and max_lr"}
+"""Schedules that read no learning rate but their own options."""
 ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
 )  # fmt: skip

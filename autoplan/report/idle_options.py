@@ -11,7 +11,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.emit.source import size_text
 from autoplan.ir.randomness import drops, is_random
 from autoplan.ir.record import PlanRecord
-from autoplan.option_values import AUTO, OF_OPTIMIZER
+from autoplan.option_values import AUTO, OF_OPTIMIZER, SET_RATES
 from autoplan.options import Training
 from autoplan.rules.constraints import WHOLE_STATES, Constraint
 from autoplan.rules.nn.expert_capacity import MIXTURE, drops_nothing
@@ -126,13 +126,11 @@ def nothing_drawn(record: PlanRecord) -> str:
 
 def own_rate(record: PlanRecord) -> str:
     schedule = record.training.lr_schedule if isinstance(record.training, Training) else None
-    return RATES.get(schedule.name, "") if schedule is not None else ""
+    if schedule is None or schedule.name not in SET_RATES:
+        return ""
+    return f"lr_schedule={schedule.name!r} sets every rate from {SET_RATES[schedule.name]}"
 
 
-RATES = {
-    "OneCycleLR": "lr_schedule='OneCycleLR' sets every rate from its max_lr",
-    "CyclicLR": "lr_schedule='CyclicLR' sets every rate from its base_lr and max_lr",
-}
 OFF = {"zero": 0, "dp_replicate": 1, "recompute": "none", "offload": "none", "sequence_parallel": False, "etp": 1,
        "tp_overlap": 1}  # fmt: skip
 """Values under which a field asks for nothing."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,6 +78,50 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         module, "1x4 cpu", batch, loss_fn=loss_fn, training=Training(compile=False), parallelism=pins
     )
     return plan.export(tmp_path_factory.mktemp("elastic") / "out")
+
+
+class Taken:
+    """A program as ``start`` of train.py sees it: what a checkpoint's ``extra`` has, and the rates that are set."""
+
+    def __init__(self, extra: dict[str, float] | None) -> None:
+        self.extra, self.rates, self.steps, self.rank = extra, [], 2, 1
+        self.spec = SimpleNamespace(training=Training(learning_rate=0.4), start=SimpleNamespace(stored=True))
+        self.set_learning_rate = self.rates.append
+
+    def latest_checkpoint(self, folder: Path) -> Path | None:
+        return folder if self.extra is not None else None
+
+    def load_checkpoint(self, folder: Path) -> dict[str, float]:
+        assert self.extra is not None
+        return self.extra
+
+    def init_weights(self, seed: int | None) -> None:
+        assert seed is None
+
+
+RESUMED = [  # extra, --lr, --elastic-rate, rows of 32 planned: the rate that is set, and what the next one has
+    (None, None, "linear", 16, [0.2], (0.4, 0.5)),
+    (None, None, "keep", 16, [], (0.4, 1.0)),
+    ({"rate": 0.4, "rate_scale": 0.5}, None, "linear", 16, [], (0.4, 0.5)),
+    ({"rate": 0.4, "rate_scale": 0.5}, None, "linear", 32, [0.4], (0.4, 1.0)),
+    ({"rate": 0.4, "rate_scale": 0.5}, None, "keep", 32, [0.4], (0.4, 1.0)),
+    ({"rate": 0.8, "rate_scale": 1.0}, None, "linear", 16, [0.4], (0.8, 0.5)),
+    ({"rate": 0.8, "rate_scale": 0.5}, 0.1, "linear", 16, [0.05], (0.1, 0.5)),
+    ({}, None, "linear", 64, [0.8], (0.4, 2.0)),
+]
+
+
+@pytest.mark.parametrize("case", RESUMED, ids=str)
+def test_a_resumed_rate_is_the_base_rate_times_the_present_scale(exported: Path, tmp_path: Path, case: tuple) -> None:
+    extra, rate, how, rows, wanted, kept = case
+    found = importlib.util.spec_from_file_location("exported_train", exported / "train.py")
+    assert found is not None and found.loader is not None
+    script = importlib.util.module_from_spec(found)
+    found.loader.exec_module(script)
+    program = Taken(extra)
+    given = argparse.Namespace(checkpoint_dir=tmp_path, lr=rate, elastic_rate=how, weights=None, seed=0)
+    _, left = script.start(program, given, rows, 32)
+    assert program.rates == pytest.approx(wanted) and tuple(left.values()) == pytest.approx(kept)
 
 
 def started(patch: pytest.MonkeyPatch, ranks: int) -> None:

@@ -11,10 +11,11 @@ from torch import nn
 from torch.optim import SGD, lr_scheduler
 
 from autoplan.cli.typed_words import training
-from autoplan.errors import ParallelismError
+from autoplan.errors import LaunchError, ParallelismError
 from autoplan.ir.codec import decode, encode
-from autoplan.option_values import SHAPES
+from autoplan.option_values import SET_RATES, SHAPES
 from autoplan.options import LRSchedule, Training
+from autoplan.runtime.elastic.scaled_batch import check_rate
 from autoplan.runtime.optim.lr_scheduler import NOT_DATA, LearningRates, check_schedule, scheduler_class
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.updates import Updates
@@ -108,6 +109,29 @@ def test_another_learning_rate_moves_the_whole_course() -> None:
     whole = course(LearningRates(LRSchedule("cosine", steps=10), optimizer()), [1.0] * 8)
     assert before == whole[:4]
     assert [rate for [(rate, _), _] in after] == pytest.approx([2 * rate for [(rate, _), _] in whole[4:]])
+
+
+def test_another_learning_rate_keeps_what_was_learnt_from_the_losses() -> None:
+    """ReduceLROnPlateau has halved the rate; of twice the rate it is half, and it goes on counting."""
+    schedule = LRSchedule("ReduceLROnPlateau", options={"patience": 1, "factor": 0.5})
+    rates, other = LearningRates(schedule, optimizer()), LearningRates(schedule, optimizer())
+    assert course(rates, [1.0] * 5) == course(other, [1.0] * 5)
+    other.set_rate(2 * other.rate)
+    found, moved = course(rates, [1.0] * 4), course(other, [1.0] * 4)
+    assert [rate for [(rate, _), _] in moved] == pytest.approx([2 * rate for [(rate, _), _] in found])
+    assert found[-1][0][0] < found[0][0][0] < rates.rate
+
+
+@pytest.mark.parametrize("name", SET_RATES)
+def test_a_schedule_that_reads_no_rate_takes_no_other(name: str) -> None:
+    schedule = LRSchedule(name, options=CLASSES[name])
+    rates = LearningRates(schedule, optimizer())
+    with pytest.raises(ParallelismError, match=f"{name} sets every rate from its"):
+        rates.set_rate(0.1)
+    training = Training(lr_schedule=schedule)
+    check_rate(training, "keep")
+    with pytest.raises(LaunchError, match=rf"--elastic-rate linear: .*{name} sets every rate"):
+        check_rate(training, "linear")
 
 
 @pytest.mark.parametrize("rate", [-0.1, math.nan, "0.1", True])

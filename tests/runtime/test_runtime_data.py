@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from autoplan.errors import InputsError
 from autoplan.ir.graph import Ref, TensorType
 from autoplan.ir.typed_program import Compute, LoweredBlock, TypedValue
+from autoplan.options import Training
 from autoplan.runtime.data import sources
-from autoplan.runtime.data.samples import by_sample, cut
+from autoplan.runtime.data.samples import by_sample, cut, inputs_of_rows
 from autoplan.runtime.program import ProgramSpec
+from autoplan.trace.rescale import rescale
 from tests.fixtures import tiny_program as tiny
+from tests.support.planning import parallelize_alone
 
+EXACT = Training(precision="fp64", compile=False)
 TEXT = string.ascii_letters + string.digits  # each byte once, so that a row is found again
 
 
@@ -84,13 +89,15 @@ def test_samples_are_the_same_and_in_order_however_many_a_step_takes(tmp_path: P
     """Steps of 8, 6 and 8 rows, of a plan whose batch has 8, or 16: each sample once, and as steps of 8 have them."""
     (tmp_path / "a.txt").write_text(TEXT)
     whole = wide_spec()
+    model = parallelize_alone(tiny.reference(), "1x1 cpu", next(tiny.batches(1)), training=EXACT).record.model
     six = replace(whole, lowered=replace(whole.lowered, batch=tuple(map(of_six, whole.lowered.batch))))
     for rows in (8, 16):
-        source = sources.batch_source(whole, tmp_path, seed=0, rows=rows)
+        planned = rescale(model, batch=rows)
+        source = sources.batch_source(whole, tmp_path, 0, planned)
         wanted = {n: torch.cat([source(k)[n] for k in range(5)]) for n in ("tokens", "labels")}
         position, taken = 0, []
         for spec, size in ((whole, 8), (six, 6), (six, 6), (six, 6), (whole, 8)):
-            batch = by_sample(spec, sources.batch_source(spec, tmp_path, 0, rows), rows)(position)
+            batch = by_sample(spec, sources.batch_source(spec, tmp_path, 0, planned), planned)(position)
             assert len(batch["tokens"]) == size
             position += size
             taken.append(batch)
@@ -102,10 +109,43 @@ def of_six(value: TypedValue) -> TypedValue:
     return replace(value, type=TensorType((6, *value.type.shape[1:]), value.type.dtype))
 
 
-def test_a_multiple_of_the_rows_stays_together_and_what_has_none_is_whole() -> None:
-    offsets, scale = torch.arange(16), torch.ones(())
-    assert cut([offsets, offsets + 16], 8, 6, 4).tolist() == list(range(12, 20))
-    assert cut([scale, scale], 8, 6, 4) is scale and len(cut([torch.arange(9)] * 2, 8, 6, 4)) == 9
+class Weighted(nn.Module):
+    """``weights`` have no rows of the batch, though 16 is a multiple of 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        return self.linear(x * weights).square().mean()
+
+
+def test_the_model_says_which_inputs_have_rows() -> None:
+    batch = {"x": torch.zeros(8, 16), "weights": torch.zeros(16)}
+    model = parallelize_alone(Weighted(), "1x1 cpu", batch, training=EXACT).record.model
+    assert inputs_of_rows(model) == {"x": 1, "weights": 0}
+    pairs, weights = torch.arange(16), torch.ones(16)
+    assert cut([pairs, pairs + 16], 2, 6, 4).tolist() == list(range(12, 20))
+    assert cut([weights, weights], 0, 6, 4) is weights
+
+
+class Offsets(nn.Module):
+    """``begins`` has an element more than the batch has rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor, begins: Tensor) -> Tensor:
+        return (self.linear(x).squeeze(1) * (begins[1:] - begins[:-1])).mean()
+
+
+def test_an_input_that_is_no_whole_rows_is_refused() -> None:
+    model = parallelize_alone(
+        Offsets(), "1x1 cpu", {"x": torch.zeros(8, 4), "begins": torch.zeros(9)}, training=EXACT
+    ).record.model
+    with pytest.raises(InputsError, match=r"begins|isn't known"):
+        inputs_of_rows(model)
 
 
 def test_tokens_in_a_binary_file_are_not_read_as_a_text(tmp_path: Path) -> None:

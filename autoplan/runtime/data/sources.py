@@ -4,16 +4,15 @@ Batch ``step`` is a function of the seed, the step and its rows alone, the same 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from autoplan.errors import InputsError
-from autoplan.ir.graph import Ref, TensorType, walk_refs
+from autoplan.ir.graph import Model, Ref, TensorType, walk_refs
 from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, Move
-from autoplan.lower.resized import planned_sizes
 from autoplan.runtime.program_spec import ProgramSpec
 
 BYTES = 256
@@ -38,15 +37,15 @@ class Use:
 
 
 def batch_source(
-    spec: ProgramSpec, text: Path | None, seed: int, rows: int | None = None
+    spec: ProgramSpec, text: Path | None, seed: int, planned: Model | None = None
 ) -> Callable[[int], dict[str, Tensor]]:
     """A function from the step to the whole batch, by input name.
 
-    text  a file, or a directory of .txt and .md files, whose bytes are the tokens; None: random values
-    rows  of a batch; None: the program's own
+    text     a file, or a directory of .txt and .md files, whose bytes are the tokens; None: random values
+    planned  the model with the batch that is given; None: the program's own
     InputsError where the model doesn't read tokens, or the text is shorter than a sequence.
     """
-    kinds = of_rows(spec, rows)
+    kinds = {value.name: value.type for value in (planned or spec.lowered).batch}
     if text is None:
         return lambda step: random_batch(spec, kinds, generator(seed, step))
     found = read_text(text)
@@ -55,16 +54,6 @@ def batch_source(
     if len(found) <= length:
         raise InputsError(text, f"{len(found)} bytes of text, a sequence has {length}", "give a longer text")
     return lambda step: text_batch(spec, kinds, tokens, found, generator(seed, step))
-
-
-def of_rows(spec: ProgramSpec, rows: int | None) -> dict[str, TensorType]:
-    """Types of a program's inputs, by name, with so many rows; dim 0 of an input is the rows or a multiple of them."""
-    own = planned_sizes(spec.lowered).rows
-    kinds = {value.name: value.type for value in spec.lowered.batch}
-    if rows in (None, own):
-        return kinds
-    split = {name: kind for name, kind in kinds.items() if kind.shape and kind.shape[0] % own == 0}
-    return kinds | {n: replace(k, shape=(k.shape[0] // own * rows, *k.shape[1:])) for n, k in split.items()}
 
 
 def generator(seed: int, step: int) -> torch.Generator:

@@ -6,6 +6,8 @@ Krizhevsky 2014, "One weird trick for parallelizing convolutional neural network
 """
 
 from autoplan.errors import LaunchError
+from autoplan.option_values import SET_RATES
+from autoplan.options import Inference, Training
 
 KEEP, SCALE = "keep", "scale"
 BATCHES = (KEEP, SCALE)
@@ -21,6 +23,14 @@ def scaled_rows(rows: int, devices: int, ranks: int) -> int:
         cause = f"the plan has {rows} rows for {devices} ranks, which are {rows * ranks / devices:g} for {ranks}"
         raise LaunchError(f"a batch scaled to {ranks} ranks", cause, "start another number of them, or keep the batch")
     return rows * ranks // devices
+
+
+def check_rate(training: Training | Inference, how: str) -> None:
+    """LaunchError where the learning rate can't follow the batch, at once and not when the batch first changes."""
+    schedule = training.lr_schedule.name if isinstance(training, Training) and training.lr_schedule else ""
+    if how != KEEP and schedule in SET_RATES:
+        cause = f"the schedule {schedule} sets every rate from {SET_RATES[schedule]}"
+        raise LaunchError(f"--elastic-rate {how}", cause, "give --elastic-rate keep, or plan with another schedule")
 
 
 def scaled_rate(rate: float, how: str, rows: int, planned: int) -> float:

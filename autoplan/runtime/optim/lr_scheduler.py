@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from autoplan.arguments.values import options_text
 from autoplan.errors import ParallelismError
-from autoplan.option_values import SHAPES
+from autoplan.option_values import SET_RATES, SHAPES
 from autoplan.options import LRSchedule, Training
 from autoplan.runtime.optim.optimizer_options import refused, unknown
 from autoplan.runtime.optim.parameter_group import DEFAULT
@@ -21,6 +21,8 @@ from autoplan.runtime.optim.parameter_group import DEFAULT
 NOT_DATA = ("LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
 """Classes that take functions or other schedulers, which plan.json doesn't hold."""
 
+REDUCED = "reduced"
+"""How the names begin under which it keeps the rates that it has come to."""
 WATCHED = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 """What ReduceLROnPlateau has learnt from the losses."""
 
@@ -61,6 +63,21 @@ class LearningRates:
             said = f"it has no learning rate for the step after {self.updates} updates: {error}"
             raise ParallelismError(f"the schedule {self.schedule}", said, "plan with a longer one") from None
 
+    def set_rate(self, rate: float) -> None:
+        """As it would be now had it started from that learning rate; of ReduceLROnPlateau with the reductions so far.
+
+        ParallelismError where the schedule sets every rate from its options.
+        """
+        if self.schedule.name in SET_RATES:
+            cause = f"the schedule {self.schedule.name} sets every rate from {SET_RATES[self.schedule.name]}"
+            raise ParallelismError(f"learning_rate={rate!r}", cause, "plan with other options of it")
+        if self.watches and self.rate:
+            state, times = self.state_dict(), rate / self.rate
+            reductions = {key: value * times for key, value in state.items() if key.startswith(REDUCED)}
+            self.load_state_dict(state | reductions | {"rate": rate})
+        else:
+            self.restart(rate, self.updates)
+
     def restart(self, rate: float, updates: int) -> None:
         """As it is after so many updates from that learning rate on.
 
@@ -88,17 +105,17 @@ class LearningRates:
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """The plan's schedule at the point that a state was taken at."""
         self.restart(state["rate"], int(state["updates"]))
-        if isinstance(self.scheduler, ReduceLROnPlateau) and "reduced" in state:
+        if isinstance(self.scheduler, ReduceLROnPlateau) and REDUCED in state:
             for name in WATCHED:
                 setattr(self.scheduler, name, state[name])
             for group in self.optimizer.param_groups:
-                group["lr"] = state.get(reduced(group), state["reduced"])
+                group["lr"] = state.get(reduced(group), state[REDUCED])
 
 
 def reduced(group: Mapping[str, Any]) -> str:
     """Under which name a group's rate is kept."""
     title = group.get("name", DEFAULT)
-    return "reduced" if title == DEFAULT else f"reduced/{title}"
+    return REDUCED if title == DEFAULT else f"{REDUCED}/{title}"
 
 
 def in_proportion(own: Sequence[float], rate: float) -> list[float]:

@@ -12,6 +12,7 @@ from torch.optim import AdamW, Muon, Optimizer
 from autoplan.arguments.values import options_text
 from autoplan.errors import ParallelismError
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup
+from autoplan.option_values import SET_RATES
 from autoplan.options import Training
 from autoplan.runtime.optim.gathered_optimizer import Kind
 from autoplan.runtime.optim.lamb import Lamb
@@ -21,7 +22,6 @@ REFUSED = {
     "sparseadam": "it takes sparse gradients alone, a program's are dense",
 }
 
-SET_RATES = ("OneCycleLR", "CyclicLR")
 """Schedules that give all groups one rate and one momentum, whatever they had."""
 
 

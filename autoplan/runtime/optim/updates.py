@@ -184,12 +184,12 @@ class Updates:
         """Another learning rate from here on; a schedule is where it would be had it started from that one, and a
         group's own rate is in proportion.
 
-        ParallelismError for what is none.
+        ParallelismError for what is none, and where the schedule reads none.
         """
         if not is_number(rate) or rate < 0:
             raise ParallelismError(f"learning_rate={rate!r}", "it is a number of at least 0", "give 0 or more")
         if self.rates is not None:
-            self.rates.restart(rate, self.rates.updates)
+            self.rates.set_rate(rate)
             return
         for group, own in zip(self.optimizer.param_groups, in_proportion(self.own, rate), strict=True):
             group["lr"] = own
