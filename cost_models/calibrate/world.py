@@ -81,10 +81,13 @@ def join() -> World:
 
 
 def _device() -> torch.device:
-    """This process' accelerator, or the CPU where there is none."""
+    """This process' accelerator, or the CPU where there is none. ``ProfileError`` for Apple's, which has no links."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return torch.device("cpu")
+    if accelerator.type == "mps":
+        cause = "is Apple's GPU, one a machine, and torch has no collective library for its tensors"
+        raise ProfileError("the accelerator mps", cause, "Plan for processes of the CPU, by the shipped profile cpu")
     torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     return torch.device(accelerator.type, int(os.environ["LOCAL_RANK"]))
 

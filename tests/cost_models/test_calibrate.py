@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,9 @@ from cost_models.calibrate.fit_device import blank_device, fit_device
 from cost_models.calibrate.fit_links import fit_links, predict, with_meeting
 from cost_models.calibrate.overlap import sharing, slowdown
 from cost_models.calibrate.report import held_out_errors, mean_error, rows
-from cost_models.calibrate.world import cluster_axes, members
+from cost_models.calibrate.world import cluster_axes, join, members
 from cost_models.collective import COLLECTIVES, overlapped, send_seconds
+from cost_models.errors import ProfileError
 from cost_models.hardware import Link
 
 CPU = replace(
@@ -179,3 +181,11 @@ def test_ranks_that_wait_for_their_turns_start_every_collective_and_every_send_l
         assert seconds == pytest.approx(1e-3)
     assert COLLECTIVES["all-reduce"](2**20, ((1, met),)) == 0
     assert with_meeting(links, 0.0, 0.0) == links
+
+
+def test_an_accelerator_without_links_is_refused_before_any_process_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("mps"))
+    with pytest.raises(ProfileError, match=r"mps.*Apple's GPU.*shipped profile cpu"):
+        join()
