@@ -98,7 +98,7 @@ class Training:
                     the mean of the microbatches' losses, each as the module computes it of these rows alone, on
                     whichever ranks they are: load balancing, batch norm, denominators
     outer_learning_rate, outer_momentum   of ``Parallelism.outer_optimizer``; as Douillard et al. 2023 have them
-    compression_start   steps with whole gradients before ``Parallelism.compression`` begins; None: 0, of "1bit" 100
+    compression_start   steps with whole gradients before ``Parallelism.compression`` begins; None: 0, of 1-bit ones 100
     randomness      what dropout draws: "global", what one device draws, by each element's place; "per-rank", each rank
                     its own part, by torch's own kernels, alike where ranks hold the same. Attention then drops within
                     its fused kernel. It isn't equal to one device, nor to another plan
@@ -258,7 +258,7 @@ class Parallelism:
                      that graph (D-PSGD)
     compression      of gradients over the data axis: "powersgd", factors of low rank (``compression_rank``, None: 4);
                      "topk", each rank's largest elements (``compression_rate``, their share, None: 0.01); "int8",
-                     eight bits an element; "1bit": 1-bit Adam (``runtime.parallel.compression``)
+                     eight bits an element; "1bit", "1bit-lamb": 1-bit Adam, LAMB (``runtime.parallel.compression``)
     compression_within  data-parallel ranks that lie together, as a node's, which sum gradients whole; compressed ones
                      go between such groups. None or 1: between all
     servers          data-parallel ranks that are parameter servers (Li et al. 2014): each has a shard of the weights,

@@ -26,6 +26,9 @@ BY_MOMENTUM = (2.0, 3.0, 2.0, 2.0, 3.0, 2.0)
 masked, taken apart, scaled)."""
 UPDATED = (2.0, 2.0, 2.0, 2.0)
 """What its update reads and writes beside a fused one's: the variance divided, its root, eps; weights decayed."""
+LAMB_UPDATED = (2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 1.0)
+"""Of 1-bit LAMB's beside LAMB's: the variance copied, grown and put back; the fresh one, by two kernels; the update
+without its decay, and both's norms; two deviations of three kernels; their quotient, and its largest."""
 CHOSEN = (3.0, 2.0, 6.0, 1.0)
 """What was left out is added; sizes; the k largest, by a radix selection, which reads them for each of some digits;
 zeros for what comes."""
@@ -50,7 +53,8 @@ class QuantisedCost(CompressedCost):
         return ("all-to-all", size), ("all-gather", size + flags)
 
     def local_s(self, prices: Prices) -> float:
-        passes = (*ENCODED, *DECODED, *((*FED_BACK, *BY_MOMENTUM, *UPDATED) if self.how.feeds_back else ()))
+        updated = LAMB_UPDATED if self.how.kind == "1bit-lamb" else UPDATED
+        passes = (*ENCODED, *DECODED, *((*FED_BACK, *BY_MOMENTUM, *updated) if self.how.feeds_back else ()))
         each = sum(
             count * self.streamed_s(passes, math.prod(shape), prices) for shape, count in self.shapes.items()
         )
@@ -146,9 +150,11 @@ def together(costs: Iterable[CompressedCost]) -> CompressedCost:
 def kept_bytes(shape: Shape, how: Compression, itemsize: int, ranks: int) -> float:
     """Bytes that stay on a rank of a gradient of this shape: what was left out of it, and what messages are put
     together in. Of those who add up, theirs, too; of owners in a group each one's share."""
+    elements = math.prod(shape)
+    if how.kind == "1bit-lamb":  # the fresh variance
+        return itemsize * elements + kept_bytes(shape, replace(how, kind="1bit"), itemsize, ranks)
     if how.within > 1:
         return kept_bytes(shape, replace(how, within=1), itemsize, ranks // how.within) / how.within
-    elements = math.prod(shape)
     left = itemsize * elements * how.feeds_back
     if how.kind == "powersgd":
         return left + kept_factors(shape, how.rank, itemsize)

@@ -30,6 +30,8 @@ RATE = 0.01
 """Of top-k where none is asked for: with values and places, a fiftieth of the gradients' bytes from each rank."""
 WARM_UP = 100
 """Steps of plain Adam before 1-bit Adam where no number is given; its authors take 15 to 25% of a training."""
+ONE_BIT = ("1bit", "1bit-lamb")
+"""Kinds by which a momentum goes in place of gradients, under a frozen variance."""
 BLOCK = 256
 """Elements that have one scale where gradients go in few bits."""
 SCALE_BYTES = 4
@@ -42,7 +44,7 @@ INDEX_BYTES = 4
 class Compression:
     """How gradients over the data axis are compressed (``runtime.parallel.compression``).
 
-    kind  "powersgd", "int8", "topk" or "1bit"
+    kind  "powersgd", "int8", "topk", "1bit" or "1bit-lamb"
     rank  of PowerSGD's factors, else 0
     rate  of top-k the share of a gradient's elements that a rank sends, else 0
     within  data-parallel ranks that lie together, as a node's, which sum gradients whole; what is compressed goes
@@ -60,6 +62,11 @@ class Compression:
         return self.kind == "powersgd"
 
     @property
+    def one_bit(self) -> bool:
+        """Whether a momentum goes in one bit an element: 1-bit Adam's or 1-bit LAMB's."""
+        return self.kind in ONE_BIT
+
+    @property
     def feeds_back(self) -> bool:
         """Whether what is left out is added to the next step's gradients."""
         return self.kind != "int8"
@@ -75,7 +82,7 @@ class Compression:
 
     def warm_up(self, steps: int | None) -> int:
         """Steps with whole gradients before it begins; ``steps``: as many as are asked for."""
-        return steps if steps is not None else WARM_UP * (self.kind == "1bit")
+        return steps if steps is not None else WARM_UP * self.one_bit
 
     def kept(self, elements: int) -> int:
         """Of so many elements those that top-k sends."""

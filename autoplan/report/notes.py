@@ -86,6 +86,10 @@ COMPRESSED_AS = {
         "a matrix that dp alone sums",
         "as Adam's momentum in one bit an element, with a frozen variance (1-bit Adam)",
     ),
+    "1bit-lamb": (
+        "a matrix that dp alone sums",
+        "as LAMB's momentum in one bit an element, with a frozen variance and ratios that follow it (1-bit LAMB)",
+    ),
     "topk": ("a matrix that dp alone sums", "as the {rate:.2%} of elements that are largest on each rank (top-k)"),
 }
 """By kind: what it takes, and how that goes."""

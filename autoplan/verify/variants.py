@@ -107,6 +107,7 @@ def rule_of(parallelism: Parallelism) -> str:
             "powersgd": f"PowerSGD's rule, gradients of rank {how.rank} with what was left out before",
             "int8": "int8's rule, each replica's gradient rounded, and their sum",
             "1bit": "1-bit Adam's rule, each replica's part of the momentum in one bit, and their sum",
+            "1bit-lamb": "1-bit LAMB's rule, each replica's part of the momentum in one bit, and their sum",
             "topk": f"top-k's rule, {how.rate:g} of each replica's elements with what was left out before",
         }
         of = f", of {how.within} ranks each, which sum gradients whole" if how.within > 1 else ""
@@ -120,7 +121,7 @@ def compressed_at_once(record: PlanRecord) -> tuple[PlanRecord, str]:
     how = record.chosen.parallelism.compressed
     if not isinstance(training, Training) or how is None:
         return record, ""
-    start, first = how.warm_up(training.compression_start), int(how.kind == "1bit")  # whose first step has no variance
+    start, first = how.warm_up(training.compression_start), int(how.one_bit)  # whose first step has no variance
     if start <= first:
         return record, ""
     told = f"compressed from step {first + 1} on in place of step {start + 1}"

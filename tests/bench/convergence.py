@@ -33,10 +33,10 @@ TRAINING = autoplan.Training(learning_rate=3e-3, weight_decay=0.0, clip_grad_nor
 TITLE = """# Convergence of asynchronous systems and compressed gradients
 
 Written by `make convergence`: a Llama of four layers, 64 wide, on this repository's pages, byte by byte, four ranks,
-{steps} steps of AdamW at {rate:g} with batches of {rows} x {length} bytes, the same for each. A loss is in nats a byte:
-of the last {last} training batches, and of text that wasn't trained on. A model that knows how often each byte comes
-has {bytes:.3f}. Gradients are clipped to a norm of 1, but for `pipedream` and the kinds of `1bit-adam`, whose warm-up
-is a fifth of the steps. Ranks are two nodes' where gradients go compressed between nodes.
+{steps} steps of AdamW (of LAMB for `1bit-lamb`) at {rate:g} with batches of {rows} x {length} bytes, the same for each.
+A loss is in nats a byte: of the last {last} training batches, and of text that wasn't trained on. A model that knows
+how often each byte comes has {bytes:.3f}. Gradients are clipped to a norm of 1, but for `pipedream` and the 1-bit
+kinds, whose warm-up is a fifth of the steps. Ranks are two nodes' where gradients go compressed between nodes.
 
 | system | plan | training loss | held-out loss | beside `ddp` | run on |
 |---|---|---|---|---|---|
@@ -112,7 +112,9 @@ def trained(system: str, steps: int, pool: RankPool, layers: int = LAYERS, last:
     training = TRAINING
     if system == "pipedream":  # its stages have gradients of different batches, of which there is no one norm
         training = replace(training, clip_grad_norm=None)
-    if system.endswith("1bit-adam"):  # of 500 steps 20% are its warm-up; it takes no clipping
+    if system == "1bit-lamb":
+        training = replace(training, optimizer="lamb")
+    if "1bit" in system:  # of 500 steps 20% are its warm-up; it takes no clipping
         training = replace(training, clip_grad_norm=None, compression_start=steps // 5)
     nodes = 2 if system.startswith("hierarchical-") else 1
     cluster = f"{nodes}x{RANKS // nodes} cpu"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import autoplan
@@ -73,6 +73,7 @@ PAPERS: Mapping[str, str] = {
     "pipedream-2bw": "Narayanan et al. 2021, PipeDream-2BW", "gossip": "Lian et al. 2017, D-PSGD",
     "powersgd": "Vogels et al. 2019, PowerSGD", "int8": "Wang et al. 2023, ZeRO++ (quantised gradients)",
     "topk": "Stich et al. 2018, sparsified SGD with memory", "1bit-adam": "Tang et al. 2021, 1-bit Adam",
+    "1bit-lamb": "Li et al. 2021, 1-bit LAMB",
     "hierarchical-powersgd": "Vogels et al. 2019, between nodes alone",
     "hierarchical-int8": "Wang et al. 2023, between nodes alone",
     "hierarchical-topk": "Stich et al. 2018, between nodes alone",
@@ -98,7 +99,8 @@ def row(name: str, base: Plan, equality: Mapping[str, str]) -> list[str]:
     pinned = SYSTEMS[name](ClusterSpec.of(CLUSTER))
     pins = parallelism_text(pinned) if pinned.pinned() else "nothing"
     try:
-        plan = base.what_if(parallelism=name, constraints=(), effort="fast")
+        training = replace(TRAINING, optimizer="lamb") if name == "1bit-lamb" else None
+        plan = base.what_if(parallelism=name, constraints=(), training=training, effort="fast")
         most = max(memory.total for memory in plan.predicted.peak_bytes)
         chosen = f"{most / 1e9:.1f} GB" if most >= 1e8 else f"{most / 1e6:.1f} MB"
         cost = seconds_text(plan.predicted.step_time_s)

@@ -44,6 +44,8 @@ def test_bytes_are_those_that_the_runtime_sends_and_keeps() -> None:
         sizes = (("all-to-all", sums.sent.numel()), ("all-gather", sums.sent.numel() + RANKS * len(SHAPES)))
         assert compressed_cost(kinds, how, 4).messages("dp", RANKS) == sizes
     assert compressed_cost(kinds, TOP_K, 4).messages("dp", RANKS) == (("all-gather", RANKS * sum(top_k.parts)),)
+    fresh = kept_bytes(SHAPES[0], Compression("1bit-lamb"), 4, RANKS) - kept_bytes(SHAPES[0], SIGNS, 4, RANKS)
+    assert fresh == 4 * 48 * 32, "the variance that goes on"
     tensors = {INT8: (int8.sent, int8.elements, int8.added)}
     tensors[SIGNS] = (*signs.errors, signs.sent, signs.elements, signs.added, signs.left)
     came, places = torch.zeros(RANKS, sum(top_k.parts), dtype=torch.uint8), top_k.begins

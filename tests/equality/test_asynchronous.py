@@ -22,7 +22,7 @@ from autoplan.verify.variants import in_float64
 from tests.support import asynchronous, zoo
 from tests.support import compressed as compression
 from tests.support.asynchronous import Batch, Rule, Simulated
-from tests.support.compressed import FrozenAdam, boxes_of, compressed, replicas_of
+from tests.support.compressed import FrozenAdam, FrozenLamb, boxes_of, compressed, replicas_of
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import sampled
 
@@ -124,21 +124,24 @@ def test_replicas_that_gossip_equal_their_simulation(pool: RankPool, model: str,
 
 SENT = [("llama", "dp2 tp2"), ("gpt2", "dp4"), ("bert", "dp2 pp2")]
 WORDS = {"powersgd": "PowerSGD of rank 1", "int8": "int8 gradients", "topk": "top-k of 0.01", "1bit": "1-bit Adam"}
+WORDS |= {"1bit-lamb": "1-bit LAMB"}
+FROZEN = {"1bit": FrozenAdam, "1bit-lamb": FrozenLamb}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WORDS)
 @pytest.mark.parametrize(("model", "mesh"), sampled(SENT, SENT[:1]))  # whose shards are matrices by themselves
 def test_compressed_gradients_equal_their_simulation(pool: RankPool, model: str, mesh: str, kind: str) -> None:
-    rank, start = 1 if kind == "powersgd" else None, WARM_UP if kind == "1bit" else 0
+    rank, start = 1 if kind == "powersgd" else None, WARM_UP if kind in FROZEN else 0
     pinned = Parallelism(**LOCAL[mesh], zero=0, compression=kind, compression_rank=rank)
-    plan = planned(model, pinned, training=replace(TRAINING, compression_start=start))
+    optimizer = "lamb" if kind == "1bit-lamb" else TRAINING.optimizer
+    plan = planned(model, pinned, training=replace(TRAINING, compression_start=start, optimizer=optimizer))
     assert WORDS[kind] in plan.report()
     boxes = boxes_of(plan)
     assert len(boxes) > len({box.name for box in boxes}) or mesh != "dp2 tp2"
     replicas, how = replicas_of(plan, shifted=model != "bert"), asynchronous.How()
-    if kind == "1bit":
-        how = replace(how, optimizer=lambda module: FrozenAdam(module, WARM_UP, asynchronous.RATE))
+    if kind in FROZEN:
+        how = replace(how, optimizer=lambda module: FROZEN[kind](module, WARM_UP, asynchronous.RATE))
     run = compression.Run(start)
     check(pool, plan, model, lambda module, batches: compressed(module, batches, boxes, how, replicas, run))
 

@@ -53,6 +53,7 @@ KINDS = {
         ),
     ),
     "1bit": (2, 2, Parallelism(dp=2, tp=1, pp=1, micro_batch=2, compression="1bit")),
+    "1bit-lamb": (2, 2, Parallelism(dp=2, tp=1, pp=1, micro_batch=2, compression="1bit-lamb")),
     "topk": (4, 2, Parallelism(dp=2, tp=2, pp=1, micro_batch=2, compression="topk", compression_rate=0.05)),
     "powersgd between pairs": (
         4, 2, Parallelism(dp=4, tp=1, pp=1, micro_batch=1, compression="powersgd", compression_within=2),
@@ -90,7 +91,9 @@ QUICK = ("recomputed", "chunks, sequence, selective")  # tensor, sequence and da
 )
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
     devices, layers, parallelism = KINDS[request.param]
-    training = replace(TRAINING, clip_grad_norm=None) if parallelism.compression == "1bit" else TRAINING
+    one_bit = parallelism.compressed is not None and parallelism.compressed.one_bit
+    training = replace(TRAINING, clip_grad_norm=None) if one_bit else TRAINING
+    training = replace(training, optimizer="lamb") if parallelism.compression == "1bit-lamb" else training
     return rehearsed(tmp_path_factory.mktemp("plan") / "out", parallelism, devices, layers, training=training)
 
 

@@ -25,7 +25,7 @@ from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import RATE, How, Simulated
-from tests.support.compressed import Box, FrozenAdam, Replicas, Run, compressed, rule_of
+from tests.support.compressed import Box, FrozenAdam, FrozenLamb, Replicas, Run, compressed, rule_of
 from tests.support.sampling import sampled
 from tests.support.taken_up import Trained, assert_same, trained
 
@@ -36,6 +36,7 @@ KINDS: Mapping[str, Compression] = {
     "topk": Compression("topk", rate=0.2),
     "powersgd": Compression("powersgd", rank=1),
     "1bit": Compression("1bit"),
+    "1bit-lamb": Compression("1bit-lamb"),
 }
 KINDS = KINDS | {f"{kind} between pairs": replace(how, within=2) for kind, how in KINDS.items()}
 START = 2  # of 1-bit Adam, whose variance is frozen then
@@ -72,7 +73,8 @@ def boxes(mesh: Mapping, how: Compression, whole_from: Mapping[str, int]) -> lis
 
 def made(mesh: Mapping, training: Training, kind: str) -> Program:
     how = KINDS[kind]
-    training = replace(training, compression_start=START) if how.kind == "1bit" else training
+    training = replace(training, compression_start=START) if how.one_bit else training
+    training = replace(training, optimizer="lamb") if how.kind == "1bit-lamb" else training
     spec, fields = tiny.spec(**mesh, training=training), {"compression": how.kind, "compression_within": how.within}
     fields |= {"compression_rank": how.rank or None, "compression_rate": how.rate or None}
     stages = mesh.get("pp", 1) * mesh.get("virtual_stages", 1)
@@ -99,14 +101,14 @@ def simulated(
     ways = mesh["dp"] // KINDS[kind].within
     replicas = None if KINDS[kind].linear else Replicas(ways, mesh.get("microbatches", 1), counted)
     how = How(lambda module, batch: module(**batch), lambda module: optimizer_of(module, training, kind))
-    run = replace(run, start=START) if KINDS[kind].kind == "1bit" else run
+    run = replace(run, start=START) if KINDS[kind].one_bit else run
     return compressed(tiny.reference(), list(tiny.batches(STEPS)), parts, how, replicas, run)
 
 
 def optimizer_of(module: nn.Module, training: Training, kind: str) -> torch.optim.Optimizer:
     """AdamW, with the groups that a training has."""
-    if KINDS[kind].kind == "1bit":
-        return FrozenAdam(module, START, RATE)
+    if KINDS[kind].one_bit:
+        return (FrozenLamb if KINDS[kind].kind == "1bit-lamb" else FrozenAdam)(module, START, RATE)
     named, groups = dict(module.named_parameters()), []
     for group in training.groups:
         mine = [named.pop(name) for name in list(named) if name.endswith("bias")]
@@ -114,9 +116,10 @@ def optimizer_of(module: nn.Module, training: Training, kind: str) -> torch.opti
     return torch.optim.AdamW([{"params": list(named.values())}, *groups], lr=RATE)
 
 
-CASES = [(kind, mesh) for kind in ("int8", "topk", "1bit") for mesh in MESHES]
-CASES += [(f"{kind} between pairs", "dp4") for kind in ("int8", "topk", "powersgd", "1bit")]
-QUICK = [("int8", "dp2 tp2"), ("topk", "dp4"), ("1bit", "dp4"), ("topk", "dp2 pp2 zero bubble"), *CASES[-4:]]
+CASES = [(kind, mesh) for kind in ("int8", "topk", "1bit", "1bit-lamb") for mesh in MESHES]
+CASES += [(f"{kind} between pairs", "dp4") for kind in ("int8", "topk", "powersgd", "1bit", "1bit-lamb")]
+QUICK = [("int8", "dp2 tp2"), ("topk", "dp4"), ("1bit", "dp4"), ("topk", "dp2 pp2 zero bubble"), *CASES[-5:]]
+QUICK += [("1bit-lamb", "dp2 tp2")]
 
 
 @pytest.mark.parametrize(("kind", "mesh"), sampled(CASES, QUICK))
@@ -133,7 +136,10 @@ def test_rules_differ_from_one_another_and_from_one_devices() -> None:
     assert len({round(each[-1], 6) for each in (exact, *losses)}) == 3
 
 
-@pytest.mark.parametrize("kind", ["1bit", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("topk", "int8"))])
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("topk", "int8")]
+
+
+@pytest.mark.parametrize("kind", ["1bit", "1bit-lamb", *SLOW])
 def test_goes_on_from_a_checkpoint_on_another_mesh(pool: RankPool, tmp_path: Path, kind: str) -> None:
     """What four ranks left out is added up, and two have a half each. The tied weight, which two stages sum, is whole
     from there."""
@@ -196,7 +202,7 @@ def test_goes_on_from_a_checkpoint_between_other_groups(
     assert_same(found, simulated(MESHES["dp4"], kind, run), 1e-10)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, how in KINDS.items() if how.kind != "1bit"])
+@pytest.mark.parametrize("kind", [kind for kind, how in KINDS.items() if not how.one_bit])
 def test_batches_that_are_accumulated_and_groups_of_parameters(pool: RankPool, kind: str) -> None:
     """Each batch's gradient is compressed by itself, and its error goes to the next batch's."""
     found = pool.run(accumulated, GROUPED, kind)[0]
@@ -280,6 +286,31 @@ def test_adam_and_one_bit_adam_take_each_others_variance() -> None:
     torch.testing.assert_close(parameter.detach(), was * (1 - 1e-5) - 1e-3 * ratio, rtol=1e-12, atol=0.0)
     plain.load_state_dict({**frozen.state_dict(), "param_groups": plain.state_dict()["param_groups"]})
     assert bool((settled(plain, parameter, 1) > 0.9 * wanted).all())
+
+
+def taken_by_lamb(rank: int, world: int, folder: str) -> list[tuple[set[str], int]]:
+    """What the optimizers of three programs keep of a parameter, each taken up from the one before; and their steps."""
+    plain, found = replace(TRAINING, optimizer="lamb"), []
+    programs = [made(MESHES["dp4"], TRAINING, "1bit-lamb"), Program(tiny.spec(dp=4, training=plain), tiny.program(1))]
+    programs += [made(MESHES["dp4"], TRAINING, "1bit-lamb")]
+    programs[0].load_weights(tiny.reference().state_dict())
+    for number, program in enumerate(programs):
+        if number:
+            program.load_checkpoint(f"{folder}/{number - 1}")
+        for batch in tiny.batches(START + 1):
+            program.step(batch)
+            program.optimizer.step()
+        program.save_checkpoint(f"{folder}/{number}")
+        state = next(iter(program.optimizer.state.values()))
+        found.append((set(state), int(state["step"])))
+    return found
+
+
+def test_lamb_and_one_bit_lamb_take_each_other_s_moments(pool: RankPool, tmp_path: Path) -> None:
+    """What stands beside a frozen variance is dropped where that moves on, and begins anew where it is frozen again."""
+    plain, frozen = {"step", "exp_avg", "exp_avg_sq"}, {"exp_avg_sq_fresh", "mean_ratio", "factor"}
+    found = pool.run(taken_by_lamb, str(tmp_path / "saved"))[0]
+    assert found == [(plain | frozen, 3), (plain, 6), (plain | frozen, 9)]
 
 
 def test_blocks_in_few_bits() -> None:

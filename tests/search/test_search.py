@@ -22,14 +22,15 @@ from autoplan.search.space.systems import SYSTEMS, resolve
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import alone
 
-CPU = ClusterSpec.parse("1x4 cpu")
+CPU, ADAMW = ClusterSpec.parse("1x4 cpu"), Training()
 OF_EXPERTS = ("expert-parallel", "expert-all-to-all", "expert-partial-sum")
 NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", *OF_EXPERTS, "table-parallel")  # than four devices, experts, or tables
 
 
-def plan(model: Model, parallelism: str | Parallelism = "auto", cluster: ClusterSpec = CPU, **more: object) -> Chosen:
+def plan(model: Model, parallelism: str | Parallelism = "auto", cluster: ClusterSpec = CPU, training: Training = ADAMW,
+         **more: object) -> Chosen:  # fmt: skip
     with alone():
-        return search(model, cluster, Training(), resolve(parallelism, cluster), **more)[0]  # type: ignore[arg-type]
+        return search(model, cluster, training, resolve(parallelism, cluster), **more)[0]  # type: ignore[arg-type]
 
 
 def check(model: Model, chosen: Chosen, cluster: ClusterSpec = CPU) -> None:
@@ -65,7 +66,8 @@ def test_a_choice_is_complete_and_keeps_what_is_pinned(parallelism: str | Parall
 def test_every_system_plans(system: str) -> None:
     model = llama() if system in ROW_SYSTEMS else mlp(layers=10)  # what has a sequence, heads and a vocabulary
     cluster = ClusterSpec.parse("2x2 cpu") if system.startswith("hierarchical-") else CPU
-    chosen = plan(model, system, cluster)
+    training = Training(optimizer="lamb" if system.endswith("lamb") else "adamw")
+    chosen = plan(model, system, cluster, training)
     check(model, chosen, cluster)
     assert (chosen.parallelism.compression_within == 2) == system.startswith("hierarchical-")
 
@@ -220,6 +222,14 @@ def test_what_servers_can_not_train(training: Training | Inference, staleness: i
 def test_what_one_bit_adam_can_not_be_trained_with(training: Training, words: str) -> None:
     with pytest.raises(ParallelismError, match=words):
         search(llama(), CPU, training, Parallelism(compression="1bit"))
+
+
+def test_one_bit_lamb_is_lamb_s() -> None:
+    with pytest.raises(ParallelismError, match=r"it sends LAMB's momentum\. use lamb"):
+        search(llama(), CPU, Training(), Parallelism(compression="1bit-lamb"))
+    training = Training(optimizer="lamb", clip_grad_norm=1.0)
+    with pytest.raises(ParallelismError, match="whose change isn't a gradient's norm"):
+        search(llama(), CPU, training, Parallelism(compression="1bit-lamb"))
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def rule_of(how: Compression, name: str, part: Part, seed: int) -> Rule:
     """Of a box of a stored parameter."""
     if how.kind == "powersgd":
         return LowRank(first_factor(name, part, how.rank, seed, torch.float64))
-    if how.kind == "1bit":
+    if how.one_bit:
         return OneBit()
     return in_int8 if how.kind == "int8" else TopK(how.rate)
 
@@ -214,6 +214,44 @@ class FrozenAdam(torch.optim.Optimizer):
                 self.v[name] = 0.999 * self.v[name] + 0.001 * gradient**2
             ratio = self.m[name] / (1 - 0.9**self.steps) / ((self.v[name] / (1 - 0.999**settled)).sqrt() + 1e-8)
             parameter -= self.rate * (0.01 * parameter + ratio)
+
+
+class FrozenLamb(FrozenAdam):
+    """LAMB written out, whose variance and ratios stay after ``start`` updates (Li et al. 2021, algorithm 1)."""
+
+    def __init__(self, module: nn.Module, start: int, rate: float) -> None:
+        super().__init__(module, start, rate)
+        self.fresh: dict[str, Tensor] = {}
+        self.ratio = dict.fromkeys(self.named, 0.0)
+        self.factor = dict.fromkeys(self.named, 1.0)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        steps, settled = self.steps, min(self.steps, self.start)
+        for name, parameter in self.named.items():
+            gradient = parameter.grad
+            assert gradient is not None
+            self.m[name] = 0.9 * self.m[name] + 0.1 * gradient
+            if steps <= self.start:
+                self.v[name] = self.fresh[name] = 0.999 * self.v[name] + 0.001 * gradient**2
+            else:
+                self.fresh[name] = 0.999 * self.fresh[name] + 0.001 * gradient**2
+            deviation = (self.v[name] / (1 - 0.999**settled)).sqrt() + 1e-6
+            plain = self.m[name] / (1 - 0.9**steps) / deviation
+            update = plain + 0.01 * parameter
+            norm, size = float(parameter.norm()), float(update.norm())
+            scale = norm / size if norm and size else 1.0
+            if steps <= self.start:
+                self.ratio[name] = 0.9 * self.ratio[name] + 0.1 * min(max(scale, 0.01), 10.0)
+            else:
+                real = (self.fresh[name] / (1 - 0.999**steps)).sqrt() + 1e-6
+                share = min(1.0, float(plain.norm()) / size) if size else 1.0
+                factor = float((deviation / real).max()) * share + 1 - share
+                last = self.factor[name]
+                factor = min(max(min(max(factor, 0.5), 4.0), 0.9 * last), 1.1 * last)
+                self.factor[name], scale = factor, self.ratio[name] / (1 - 0.9**self.start) * factor
+            parameter -= self.rate * scale * update
 
 
 def in_int8(given: list[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -29,7 +29,9 @@ STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="
 
 def planned(parallelism: Parallelism) -> autoplan.Plan:
     module, batch, loss_fn = zoo.small("mlp")
-    training = replace(TRAINING, clip_grad_norm=None) if parallelism.compression == "1bit" else TRAINING
+    one_bit = parallelism.compressed is not None and parallelism.compressed.one_bit
+    training = replace(TRAINING, clip_grad_norm=None) if one_bit else TRAINING
+    training = replace(training, optimizer="lamb") if parallelism.compression == "1bit-lamb" else training
     cluster = f"1x{2 * (parallelism.compression_within or 1)} cpu"
     return parallelize_unproved(module, cluster, batch, loss_fn=loss_fn, training=training, parallelism=parallelism)
 
@@ -42,6 +44,7 @@ RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
 RULES += [(replace(TOP_K, dp=4, micro_batch=1, compression_within=2), "top-k's rule, 0.1 of each replica's elements")]
 RULES += [(INT8, "int8's rule, each replica's gradient rounded")]
 RULES += [(replace(INT8, compression="1bit"), "1-bit Adam's rule")]
+RULES += [(replace(INT8, compression="1bit-lamb"), "1-bit LAMB's rule")]
 RULES += [(TOP_K, "top-k's rule, 0.1 of each replica's elements")]
 
 

@@ -137,10 +137,11 @@ def unpriced_calls(share: RankShare) -> list[PricedCall]:
     if training.scales_loss:
         found.append(PricedCall("whether a gradient overflowed", "all-reduce", world, FLOAT32, 1))
     if training.optimizer == "lamb":
-        sources = {parameter.source for parameter in lowered.parameters}
-        found.append(
-            PricedCall("squares of parameters and updates", "all-reduce", model, 2 * FLOAT64 * len(sources), 1)
-        )
+        size = FLOAT64 * len({parameter.source for parameter in lowered.parameters})
+        frozen = share.plan.record.chosen.parallelism.compression == "1bit-lamb"
+        found.append(PricedCall("squares of parameters and updates", "all-reduce", model, 2 * size, 1 + frozen))
+        if frozen:
+            found.append(PricedCall("the largest of frozen over fresh deviations", "all-reduce", model, size, 1))
     if training.clip_grad_norm is not None:
         found.append(PricedCall("the gradients' norm", "all-reduce", model, FLOAT64, 1))
     for value in (s.value for s in lowered.constants if s.value.name in lowered.counts):

@@ -21,6 +21,7 @@ from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.optim.asynchronous.diloco import BEGUN, OUTER_MOMENTUM
 from autoplan.runtime.optim.asynchronous.weight_stashing import STALE
+from autoplan.runtime.optim.frozen_lamb import OF_FROZEN, FrozenVarianceLamb
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.streamed_optimizer import state_memory
 from autoplan.runtime.parallel.compression.compressor import ERROR
@@ -135,8 +136,10 @@ def new_optimizer_state(snapshot: Snapshot, saved: Mapping[str, object]) -> dict
     by_name = {h.name: h for h in snapshot.held if h.stored.trainable and h.here}
     moments: dict[str, dict[str, Tensor]] = {}
     kept: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
+    frozen = isinstance(snapshot.optimizer, FrozenVarianceLamb)
+    dropped = () if frozen else OF_FROZEN  # stale once the variance moves on
     for name, field, entry in saved_moments(saved):
-        if name in by_name:
+        if name in by_name and field not in dropped:
             held = by_name[name]
             kind = len(held.stored.type.shape), held.updated.dtype
             if kind not in kept:

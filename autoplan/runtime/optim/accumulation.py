@@ -44,8 +44,8 @@ class Gradients:
     def check(self, accumulate: bool, how: Compression | None = None) -> None:
         """InputsError where a step would lose gradients, or add up what no longer is one; ``how`` they are compressed.
         """
-        if accumulate and how is not None and how.kind == "1bit":
-            cause = "1-bit Adam sends a momentum, of which each batch would be one"
+        if accumulate and how is not None and how.one_bit:
+            cause = f"{how.kind} sends a momentum, of which each batch would be one"
             raise InputsError("program.step(batch, accumulate=True)", cause, "give one larger batch, in microbatches")
         if self.batches and not accumulate:
             raise InputsError(

@@ -16,6 +16,7 @@ from autoplan.options import Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.memory.disk_memory import DiskMemory
 from autoplan.runtime.optim.clip import clip_gradients
+from autoplan.runtime.optim.frozen_lamb import FrozenVarianceLamb, largest_over_ranks
 from autoplan.runtime.optim.gathered_optimizer import (
     GatheredOptimizer,
     GatheredParameter,
@@ -59,8 +60,8 @@ def build_optimizer(
         names.setdefault(parameter, []).append(name)
     groups = [[p for p in names if number_of(training, names[p]) == n] for n in numbers(training)]
     trainable = [[p for p in group if p.requires_grad] for group in groups]
-    if how is not None and how.kind == "1bit":
-        optimizer: Optimizer = one_bit_adam(training, trainable, how)
+    if how is not None and how.one_bit:
+        optimizer: Optimizer = with_frozen_variance(training, trainable, how)
     elif kind is Muon:
         optimizer = with_muon(training, local_parameters(trainable))
     else:
@@ -85,7 +86,10 @@ def rank_optimizer(
     training = spec.training
     optimizer = over_parts(spec, storage, held) if disk is None else streamed(training, held, disk)
     if isinstance(optimizer, Lamb):
-        optimizer.whole_squares = squares_over_ranks(held, [p.source for p in spec.lowered.parameters], device, replica)
+        sources = [p.source for p in spec.lowered.parameters]
+        optimizer.whole_squares = squares_over_ranks(held, sources, device, replica)
+        if isinstance(optimizer, FrozenVarianceLamb):
+            optimizer.largest = largest_over_ranks(held, sources, device)
     limit = training.clip_grad_norm
     if limit is not None:
         optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device, replica)))
@@ -113,8 +117,8 @@ def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParame
     kind = optimizer_class(training.optimizer)
     groups = [[h for h in held if number_of(training, names_of(h.stored)) == n] for n in numbers(training)]
     trainable = [[h.updated for h in group if h.stored.trainable] for group in groups]
-    if how is not None and how.kind == "1bit":
-        return one_bit_adam(training, trainable, how)
+    if how is not None and how.one_bit:
+        return with_frozen_variance(training, trainable, how)
     if training.optimizer in PLAIN and any(isinstance(p, DTensor) for group in trainable for p in group):
         return GatheredOptimizer(with_options(kind, training, local_parameters(trainable)))
     if training.optimizer in ELEMENTWISE or kind is Lamb:
@@ -149,12 +153,14 @@ def in_one_pass(kind: Kind, given: Mapping[str, Any], sorts: Iterable[nn.Paramet
     return {"fused": True}
 
 
-def one_bit_adam(training: Training, groups: Sequence[Sequence[nn.Parameter]], how: Compression) -> Optimizer:
-    """Adam, or AdamW, whose variance is frozen once its momentum goes compressed."""
-    kind = optimizer_class(training.optimizer)
-    made = partial(
-        FrozenVarianceAdam, warm_up=how.warm_up(training.compression_start), decoupled=issubclass(kind, AdamW)
-    )
+def with_frozen_variance(
+    training: Training, groups: Sequence[Sequence[nn.Parameter]], how: Compression
+) -> Optimizer:
+    """Adam, AdamW or LAMB, whose variance is frozen once its momentum goes compressed."""
+    kind, warm_up = optimizer_class(training.optimizer), how.warm_up(training.compression_start)
+    if kind is Lamb:
+        return elementwise(partial(FrozenVarianceLamb, warm_up=warm_up), training, groups, options(kind, training))
+    made = partial(FrozenVarianceAdam, warm_up=warm_up, decoupled=issubclass(kind, AdamW))
     return elementwise(made, training, groups, options(kind, training))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from autoplan.arguments.values import is_number
 from autoplan.errors import ParallelismError
+from autoplan.ir.buckets import ONE_BIT
 from autoplan.option_values import ELEMENTWISE, OF_OPTIMIZER
 from autoplan.options import Parallelism, Training
 
@@ -127,16 +128,17 @@ def compressed_training(pinned: Parallelism, training: Training) -> Iterator[Con
         training.reduce_dtype, f"{what} with reduce_dtype={training.reduce_dtype!r}",
         "what is sent is added up as gradients are stored", "use one or the other",
     )  # fmt: skip
-    if pinned.compression == "1bit":
+    if pinned.compression in ONE_BIT:
         yield from one_bit_training(what, training)
 
 
 def one_bit_training(what: str, training: Training) -> Iterator[Conflict]:
-    """What of a training 1-bit Adam can't go with."""
-    start = training.compression_start
+    """What of a training 1-bit Adam, or 1-bit LAMB, can't go with."""
+    start, lamb = training.compression_start, what.endswith("lamb'")
     yield (
-        training.optimizer not in ("adam", "adamw"), f"{what} with optimizer={training.optimizer!r}",
-        "it sends Adam's momentum", "use adamw or adam",
+        training.optimizer not in (("lamb",) if lamb else ("adam", "adamw")),
+        f"{what} with optimizer={training.optimizer!r}",
+        f"it sends {'LAMB' if lamb else 'Adam'}'s momentum", "use lamb" if lamb else "use adamw or adam",
     )  # fmt: skip
     yield (
         training.clip_grad_norm, f"{what} with clip_grad_norm={training.clip_grad_norm}",
@@ -146,7 +148,7 @@ def one_bit_training(what: str, training: Training) -> Iterator[Conflict]:
         start == 0, f"{what} with compression_start=0", "before the first update there is no variance to freeze",
         "give 15 to 25% of the training's steps",
     )  # fmt: skip
-    has = "its own Adam has a learning rate, betas, eps and a weight decay alone"
+    has = f"its own {'LAMB' if lamb else 'Adam'} has a learning rate, betas, eps and a weight decay alone"
     yield (
         training.optimizer_options, f"{what} with optimizer_options={dict(training.optimizer_options)!r}",
         has, "leave them out",

@@ -185,6 +185,7 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "int8": compressed("int8"),
     "topk": compressed("topk"),
     "1bit-adam": compressed("1bit"),
+    "1bit-lamb": compressed("1bit-lamb"),
     "hierarchical-powersgd": compressed_between_nodes("powersgd", "powersgd"),
     "hierarchical-int8": compressed_between_nodes("int8", "int8"),
     "hierarchical-topk": compressed_between_nodes("topk", "topk"),
@@ -196,8 +197,8 @@ LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
 OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
 ASYNCHRONOUS = (
     "local-sgd", "diloco", "pipedream", "pipedream-vertical-sync", "pipedream-2bw", "gossip", "powersgd", "int8",
-    "topk", "1bit-adam", "hierarchical-powersgd", "hierarchical-int8", "hierarchical-topk", "hierarchical-1bit-adam",
-    "stale-server",
+    "topk", "1bit-adam", "1bit-lamb", "hierarchical-powersgd", "hierarchical-int8", "hierarchical-topk",
+    "hierarchical-1bit-adam", "stale-server",
 )  # fmt: skip
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 

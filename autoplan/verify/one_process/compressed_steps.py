@@ -82,7 +82,7 @@ class Compressed:
     ) -> tuple[float, Tensor | float, Tensor | float]:
         """Of a box: how much of its momentum stays, the momentum, and where it has a variance. Where a gradient goes,
         none of it does."""
-        if self.how.kind != "1bit":
+        if not self.how.one_bit:
             return 0.0, 0.0, 1.0
         group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
         state = optimizer.state[parameter]
@@ -96,7 +96,7 @@ def rule(how: Compression, name: str, part: Part, seed: int) -> Callable[[list[T
         return lambda given: low_rank(given[0], factor)
     if how.kind == "topk":
         return lambda given: largest(given, how.kept(given[0].numel()))
-    return OneBit().sent if how.kind == "1bit" else in_int8
+    return OneBit().sent if how.one_bit else in_int8
 
 
 class OneBit:

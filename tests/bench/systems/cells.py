@@ -125,7 +125,9 @@ def planned(known: References, system: str, model: str) -> Plan:
     cluster = cases.cluster_of(system)
     asked = resolve(system, ClusterSpec.of(cluster))
     often = replace(asked, local_steps=STALE_STEPS // 3) if (asked.local_steps or 1) > STALE_STEPS else system
-    training = replace(known.training, compression_start=WARM_UP if asked.compression == "1bit" else None)
+    one_bit = asked.compressed is not None and asked.compressed.one_bit
+    training = replace(known.training, compression_start=WARM_UP if one_bit else None)
+    training = replace(training, optimizer="lamb") if system.endswith("lamb") else training
     return parallelize_unproved(
         module, cluster, batch, loss_fn=loss_fn, training=training, parallelism=often
     )

@@ -32,7 +32,7 @@ from tests.support.asynchronous import (
     pipeline_ages,
     told,
 )
-from tests.support.compressed import FrozenAdam, boxes_of, compressed, replicas_of
+from tests.support.compressed import FrozenAdam, FrozenLamb, boxes_of, compressed, replicas_of
 from tests.support.compressed import Run as Compressing
 from tests.support.planning import parallelize_unproved
 
@@ -101,8 +101,9 @@ class References:
         chosen = plan.record.chosen
         if chosen.parallelism.compressed:
             replicas, start = replicas_of(plan, shifted=model in CAUSAL), plan.record.training.compression_start or 0
-            if chosen.parallelism.compression == "1bit":
-                how = replace(how, optimizer=lambda one: FrozenAdam(one, start, rate))
+            if chosen.parallelism.compressed.one_bit:
+                frozen = FrozenLamb if chosen.parallelism.compression == "1bit-lamb" else FrozenAdam
+                how = replace(how, optimizer=lambda one: frozen(one, start, rate))
             return compressed(module.double(), batches, boxes_of(plan), how, replicas, Compressing(start))
         if not chosen.parallelism.steps_locally:
             if not chosen.parallelism.continuous:

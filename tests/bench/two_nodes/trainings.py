@@ -78,7 +78,8 @@ class Trainings:
     def export(self, case: Case) -> None:
         """Plans the case for two nodes; a problem is kept."""
         module, batch, loss_fn = cases.made(case.model)
-        training = replace(TRAINING, compression_start=1) if case.system.endswith("1bit-adam") else TRAINING
+        training = replace(TRAINING, compression_start=1) if "1bit" in case.system else TRAINING
+        training = replace(training, optimizer="lamb") if case.system == "1bit-lamb" else training
         try:
             plan = parallelize_alone(
                 module, f"2x{self.processes} cpu", batch, loss_fn=loss_fn, training=training, parallelism=case.pinned

@@ -1,4 +1,4 @@
-"""Compressed sums of gradients over the data axis: PowerSGD, int8, top-k, 1-bit Adam; or over its slow level alone.
+"""Compressed sums of gradients over the data axis, or its slow level: PowerSGD, int8, top-k, 1-bit Adam and LAMB.
 
 Modules, each importing only those before it:
 

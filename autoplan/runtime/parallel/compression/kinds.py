@@ -17,4 +17,6 @@ def compressor(how: Compression, held: Sequence[ShardedParameter], group: Proces
     """Of these parameters' gradients; ``seed``: of what a kind draws."""
     if how.kind == "powersgd":
         return LowRankSums(held, group, how.rank, seed)
-    return {"int8": QuantisedSums, "topk": TopKSums, "1bit": OneBitSums}[how.kind](held, group, how)
+    if how.one_bit:
+        return OneBitSums(held, group, how)
+    return {"int8": QuantisedSums, "topk": TopKSums}[how.kind](held, group, how)
