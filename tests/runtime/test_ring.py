@@ -100,6 +100,17 @@ def test_a_ring_equals_one_device(pool: RankPool, name: str) -> None:
         torch.testing.assert_close(torch.cat(got, 2), want, **CLOSE)
 
 
+def laid_out(rank: int, size: int) -> bool:
+    axis, (q, k, v, _) = MeshAxis("tp", size, rank, distributed.group.WORLD), operands(4, 2, rows=8, keys=8)
+    y = ops.ring_attention(q, k, v, None, 0.0, True, enable_gqa=True, axes=(axis,))
+    return y.transpose(1, 2).is_contiguous()
+
+
+def test_its_result_lies_row_by_row(pool: RankPool) -> None:
+    """As the fused kernels' does: joining its heads, which is what is next, copies nothing."""
+    assert all(pool.run(laid_out))
+
+
 @pytest.mark.parametrize("shape", [(2, 1, ROWS, ROWS), (1, 1, 1, ROWS), (ROWS, ROWS)])
 def test_a_mask_is_cut_for_each_part(pool: RankPool, shape: tuple[int, ...]) -> None:
     """One row sees the last key alone, so that most parts have nothing that it sees."""

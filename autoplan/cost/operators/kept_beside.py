@@ -1,7 +1,7 @@
 """What an operator keeps for its backward beside its operands and its result.
 
 Of a mixture these are its first products and what its experts gave, with what arrived from other ranks. They may be
-dropped, and come of the tokens again.
+dropped, and come of the tokens again. A ring keeps its result twice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autoplan.cost.operators.collective_ops import body_collectives
 from autoplan.cost.operators.experts import Grouped, Travel
-from autoplan.cost.operators.operator_seconds import Operator, grouped_of, local_factors, tokens_of
+from autoplan.cost.operators.operator_seconds import Operator, grouped_of, local_factors, ring_of, tokens_of
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed_program import Collective
@@ -25,6 +25,9 @@ def bytes_beside(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
         return 0.0
     if is_mixture(operator):
         return mixture_bytes(operator, strategy, mesh)
+    ring = ring_of(operator, strategy, mesh, True)
+    if ring is not None:
+        return float(ring.kept_bytes)
     if not operator.beside:
         return 0.0
     kind = operator.node.type
@@ -56,7 +59,12 @@ def standing_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Gro
 
 def passing_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[float, float, float]:
     """What a mixture makes for a moment, as ``Grouped.passing_bytes``, with what is on its way to other ranks: a
-    message stands where it is put together, and where it has arrived. Zeros for any other operator."""
+    message stands where it is put together, and where it has arrived; and what a ring makes. Zeros for any other
+    operator."""
+    ring = ring_of(operator, strategy, mesh, True)
+    if ring is not None:
+        there, back = ring.passing_bytes
+        return float(there), float(back), 0.0
     if not is_mixture(operator):
         return 0.0, 0.0, 0.0
     grouped, travel = standing_of(operator, strategy, mesh)

@@ -96,6 +96,19 @@ class Ring:
         size = self.query_bytes + self.part_bytes + self.result_bytes if self.balanced else 0
         return size, size
 
+    @property
+    def kept_bytes(self) -> int:
+        """Beside its operands and its result: the result as it was before it came back from either end."""
+        return self.result_bytes if self.balanced else 0
+
+    @property
+    def passing_bytes(self) -> tuple[int, int]:
+        """What stands for a moment, (forward, backward): a block's result beside those that it is joined to; the
+        queries' gradient, and keys and values with their gradients, here, on their way and as they are sent."""
+        wide = self.wide // self.itemsize
+        forward = 2 * wide * self.result_bytes + 3 * self.part_bytes
+        return forward, self.result_bytes + wide * self.query_bytes + 3 * self.gradient_bytes + 2 * self.part_bytes
+
     def block(self, rows: int, keys: int, is_causal: bool, device: Device) -> Cost:
         return attention((self.batch, self.heads, rows, keys, self.head_dim, is_causal), self.dtype, device)
 

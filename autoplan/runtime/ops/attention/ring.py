@@ -109,7 +109,10 @@ class _Ring(Function):
         out = cast(torch.cat([each for each, _ in done], ROWS), q.dtype)
         ctx.save_for_backward(q, k, v, mask, out, torch.cat([log for _, log in done], ROWS))
         ctx.ring, ctx.is_causal, ctx.scale = ring, is_causal, scale
-        return from_either_end((out,), ring)[0]
+        if not ring.balanced:
+            return out
+        (result,) = from_either_end((out.transpose(1, ROWS),), ring, 1)  # row by row, as what joins its heads reads it
+        return result.transpose(1, ROWS)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -154,10 +157,10 @@ def blocks_of(
     ]
 
 
-def piece(x: Tensor, pieces: Sequence[int], position: int) -> Tensor:
+def piece(x: Tensor, pieces: Sequence[int], position: int, dim: int = ROWS) -> Tensor:
     """One of the pieces that a rank has, of equal length and one behind the other; of a logarithm [b, h, rows] too."""
-    length = x.shape[ROWS] // len(pieces)
-    return x.narrow(ROWS, position * length, length)
+    length = x.shape[dim] // len(pieces)
+    return x.narrow(dim, position * length, length)
 
 
 def columns(mask: Tensor | None, there: Sequence[int], keys: Tensor) -> Tensor | None:
@@ -185,19 +188,20 @@ def to_either_end(tensors: Sequence[Tensor], ring: Ring) -> Sequence[Tensor]:
     return exchanged(tensors, [(2 * r, 2 * r + 1) for r in ranks], [ring.pieces(r) for r in ranks], ring.axis)
 
 
-def from_either_end(tensors: Sequence[Tensor], ring: Ring) -> Sequence[Tensor]:
+def from_either_end(tensors: Sequence[Tensor], ring: Ring, dim: int = ROWS) -> Sequence[Tensor]:
     if not ring.balanced:
         return tensors
     ranks = range(ring.axis.size)
-    return exchanged(tensors, [ring.pieces(r) for r in ranks], [(2 * r, 2 * r + 1) for r in ranks], ring.axis)
+    return exchanged(tensors, [ring.pieces(r) for r in ranks], [(2 * r, 2 * r + 1) for r in ranks], ring.axis, dim)
 
 
 def exchanged(
-    tensors: Sequence[Tensor], held: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]], axis: MeshAxis
-) -> list[Tensor]:
-    """Tensors of whose pieces each rank holds some and wants others, in one exchange."""
+    tensors: Sequence[Tensor], held: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]], axis: MeshAxis,
+    dim: int = ROWS,
+) -> list[Tensor]:  # fmt: skip
+    """Tensors of whose pieces along a dim each rank holds some and wants others, in one exchange."""
     mine, own = held[axis.rank], wanted[axis.rank]
-    flat = {n: packed([piece(x, mine, position) for x in tensors]) for position, n in enumerate(mine)}
+    flat = {n: packed([piece(x, mine, position, dim) for x in tensors]) for position, n in enumerate(mine)}
     nothing, length = tensors[0].new_empty(0), next(iter(flat.values())).numel()
     parts = [packed([nothing, *(flat[n] for n in sorted(set(mine) & set(theirs)))]) for theirs in wanted]
     shared = [sorted(set(theirs) & set(own)) for theirs in held]
@@ -205,6 +209,6 @@ def exchanged(
     come: dict[int, Tensor] = {}
     for numbers, message in zip(shared, arrived, strict=True):
         come |= dict(zip(numbers, message.split(length), strict=True)) if numbers else {}
-    shapes = tuple((*x.shape[:ROWS], x.shape[ROWS] // len(mine), *x.shape[ROWS + 1 :]) for x in tensors)
+    shapes = tuple((*x.shape[:dim], x.shape[dim] // len(mine), *x.shape[dim + 1 :]) for x in tensors)
     each = [unpacked(come[n], shapes) for n in own]
-    return [torch.cat(pieces, ROWS) for pieces in zip(*each, strict=True)]
+    return [torch.cat(pieces, dim) for pieces in zip(*each, strict=True)]
