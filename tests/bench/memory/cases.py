@@ -26,12 +26,21 @@ MIXED = TRAINING.with_precision("bf16-mixed")
 
 @dataclass(frozen=True)
 class Case:
-    """One plan: of which model, over how many rows of a batch, what is pinned."""
+    """One plan: of which model, over how many rows of a batch, what is pinned.
+
+    untrained  a mixture's routers see what an untrained model's do; else they spread tokens evenly (``measured``)
+    """
 
     model: str
     rows: int
     parallelism: Parallelism
     training: Training = field(default=TRAINING)
+    untrained: bool = False
+
+    @property
+    def even(self) -> bool:
+        """Whether tokens are to be spread."""
+        return self.model == "mixtral" and not self.untrained
 
 
 def single(**fields: object) -> Parallelism:
@@ -92,13 +101,19 @@ CASES: Mapping[str, Case] = {
     "context, rows": Case("llama", 8, single(cp=4, cp_attention="rows", micro_batch=8)),
     "context, heads": Case("llama", 8, single(cp=4, cp_attention="heads", micro_batch=8)),
     "context and tensor": Case("llama", 8, single(cp=2, tp=2, micro_batch=4), MIXED),
-    "mixture": Case("mixtral", 16, single(dp=4, zero=1, micro_batch=4)),
     "mixture, experts": Case("mixtral", 16, single(dp=4, ep=4, zero=1, micro_batch=4)),
     "mixture, experts, mixed": Case("mixtral", 16, single(dp=4, ep=4, zero=1, micro_batch=4), MIXED),
     "mixture, tensor": Case("mixtral", 8, single(tp=4, micro_batch=8)),
     "mixture, stages": Case(
         "mixtral", 16, single(pp=2, dp=2, ep=2, zero=1, micro_batch=2, pipeline_schedule="1f1b"),
         replace(TRAINING, statistics="microbatch"),
+    ),
+    "mixture, experts, untrained router": Case(
+        "mixtral", 16, single(dp=4, ep=4, zero=1, micro_batch=4), untrained=True
+    ),
+    "mixture, stages, untrained router": Case(
+        "mixtral", 16, single(pp=2, dp=2, ep=2, zero=1, micro_batch=2, pipeline_schedule="1f1b"),
+        replace(TRAINING, statistics="microbatch"), untrained=True,
     ),
 }  # fmt: skip
 """Each pins what makes it that plan."""

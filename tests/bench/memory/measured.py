@@ -11,12 +11,16 @@ import autoplan
 from autoplan import Plan
 from autoplan.rehearsal.rehearse import rehearse
 from autoplan.runtime.data.sources import batch_source
+from autoplan.runtime.parallel.sharded_parameter import local
+from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.bench.memory.cases import RANKS, Case, batch, model_of
 from tests.bench.memory.watch import ResidentPeak, Tensors
 
 STEPS = 2  # that are measured, after a first one that makes the optimizer's state
 LIMIT_S = 600.0
+RESIDUAL = ("o_proj.weight", "experts.down_proj")
+"""Of a Mixtral's parameters those of the last products of attention and of the experts."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def measure(name: str, case: Case) -> Row:
     plan = planned(case)
     with tempfile.TemporaryDirectory() as folder, RankPool(RANKS, timeout_s=LIMIT_S) as pool:
         exported = plan.export(Path(folder) / "out")
-        peaks = pool.run(peaks_of_rank, str(exported))
+        peaks = pool.run(peaks_of_rank, str(exported), case.even)
         classes = rehearse(exported).classes
     rehearsed = {rank: each.peak_bytes for each in classes for rank in each.ranks.ranks}
     predicted = [plan.predicted.peak_bytes[stage_of(plan, rank)].total for rank in range(RANKS)]
@@ -80,12 +84,14 @@ def stage_of(plan: Plan, rank: int) -> int:
     return plan.record.chosen.mesh.coordinate(rank, "pp")
 
 
-def peaks_of_rank(rank: int, size: int, folder: str) -> tuple[int, int]:
-    """(bytes of tensors, resident bytes) at most in a step and the update after it."""
+def peaks_of_rank(rank: int, size: int, folder: str, even: bool = False) -> tuple[int, int]:
+    """(bytes of tensors, resident bytes) at most in a step and the update after it; ``even``: as of ``spread``."""
     resident, tensors = ResidentPeak(), Tensors()
     with tensors:
         program = autoplan.load(folder).program()
         program.init_weights()
+        if even:
+            spread(program)
         source = batch_source(program.spec, None, 0)
         for step in range(1 + STEPS):
             if step == 1:
@@ -95,3 +101,13 @@ def peaks_of_rank(rank: int, size: int, folder: str) -> tuple[int, int]:
             program.step(source(step))
             program.optimizer.step()
     return tensors.peak_bytes, resident.peak_bytes
+
+
+def spread(program: Program) -> None:
+    """Has attention and experts add nothing at first. What reaches a mixture's router is then a token's embedding, so
+    tokens choose evenly and each for itself, as a plan and its rehearsal take them to. What the layers of an untrained
+    model make of tokens is alike, and so are these tokens' choices."""
+    for held in program.held:
+        if held.name.endswith(RESIDUAL):
+            for values in (held.values, local(held.parameter.detach())):
+                values.zero_()
