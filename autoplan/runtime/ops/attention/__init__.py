@@ -1,5 +1,5 @@
 """Attention whose code differs from rank to rank.
 
-Order: `heads` (shared heads, causality over split rows), `blocks` (attention block by block), `ring` (keys and values
-that go round the ranks).
+Order: `blocks` (attention block by block), `last_rows` (causality over split rows), `heads` (shared heads, dropout),
+`ring` (keys and values that go round the ranks).
 """

@@ -119,6 +119,11 @@ def kernel(q: Tensor, v: Tensor, sight: Sight) -> str:
     return kernel_on(q.device.type, q, v, sight)
 
 
+def is_fused(q: Tensor, v: Tensor, sight: Sight) -> bool:
+    """Whether there is one."""
+    return kernel(q, v, sight) != ""
+
+
 def kernel_on(device: str, q: Tensor, v: Tensor, sight: Sight) -> str:
     """The fused kernel that a type of device has for a block: "cpu", "cuda", or "" for none. Without a mask, heads of
     one size."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
+from autoplan.runtime.ops.attention.last_rows import last_rows, takes_blocks
 from autoplan.runtime.ops.global_random import dropout
 
 
@@ -65,16 +66,17 @@ def causal_attention_rows(
     """This rank's rows of a causal attention: row i of the whole sees keys 0 … i.
 
     q S(rows) [b.., h, rows/n, d]; k, v R [b.., kv, keys, d or e] -> S(rows) [b.., h, rows/n, e]. Keys that none of the
-    rows sees aren't read.
+    rows sees aren't read. In two blocks where a kernel takes these (``last_rows``).
     """
     index, _ = index_over(axes)
-    rows = q.shape[-2]
+    rows, factor = q.shape[-2], 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     start = index * rows
     keys = min(start + rows, k.shape[-2])
+    k, v = k.narrow(-2, 0, keys), v.narrow(-2, 0, keys)
+    if dropout_p == 0 and keys == start + rows and takes_blocks(q, v, factor):
+        return last_rows(q, k, v, factor)
     seen = torch.ones(rows, keys, dtype=torch.bool, device=q.device).tril(start)
-    return grouped_query_attention(
-        q, k.narrow(-2, 0, keys), v.narrow(-2, 0, keys), seen, dropout_p, scale=scale, enable_gqa=enable_gqa
-    )
+    return grouped_query_attention(q, k, v, seen, dropout_p, scale=scale, enable_gqa=enable_gqa)
 
 
 def attention_with_dropout(
