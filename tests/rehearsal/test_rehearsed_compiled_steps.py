@@ -72,6 +72,22 @@ def test_collectives_slow_the_kernels_beside_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sequence", [False, True], ids=["whole rows", "sequence parallel"])
+def test_chunks_are_issued_as_priced(tmp_path: Path, sequence: bool) -> None:
+    """A compiler keeps their order, so that no less is hidden in the simulated step than the plan says."""
+    model, batch, _ = zoo.small("llama", layers=4)
+    plan = parallelize_unproved(
+        model, "1x2 h100-sxm", batch, training=Training(precision="bf16-mixed"),
+        parallelism=Parallelism(dp=1, tp=2, pp=1, micro_batch=4, sequence_parallel=sequence, tp_overlap=2),
+    )  # fmt: skip
+    found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
+    assert not found.failed, str(found)
+    assert "row_linear(" in (tmp_path / "out" / "program.py").read_text()
+    assert not [difference for one in found.balances for difference in one.differences]
+    assert found.together.simulated_s <= found.predicted_s * (1 + STEP), str(found)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_what_is_gathered_again_is_issued_as_priced(tmp_path: Path, ranks: int) -> None:
     """By an operator of the runtime's own, which a compiler can't take for the forward's gather. Four ranks gather two

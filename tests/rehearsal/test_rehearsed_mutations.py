@@ -12,9 +12,12 @@ from tests.bench.mutations.traces import KINDS, false_alarms, mutations
 from tests.bench.mutations.worlds import Rehearsed, rehearsed
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
-    return rehearsed("1f1b, tensor", tmp_path_factory.mktemp("plan") / "out")
+@pytest.fixture(
+    scope="module", params=["1f1b, tensor", pytest.param("1f1b, chunks", marks=pytest.mark.slow)],
+    ids=["1f1b-tensor", "1f1b-chunks"],
+)  # fmt: skip
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
+    return rehearsed(request.param, tmp_path_factory.mktemp("plan") / "out")
 
 
 def test_nothing_is_told_of_a_plan_as_it_is(world: Rehearsed) -> None:

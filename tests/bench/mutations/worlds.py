@@ -23,6 +23,12 @@ PLANS: Mapping[str, tuple[int, bool, Parallelism]] = {
     "1f1b, zero 1": (4, False, Parallelism(dp=2, tp=1, pp=2, zero=1, micro_batch=1, pipeline_schedule="1f1b")),
     "tensor, zero 3": (4, False, Parallelism(dp=2, tp=2, pp=1, zero=3, micro_batch=2)),
     "sequence": (4, False, Parallelism(dp=1, tp=4, pp=1, micro_batch=4, sequence_parallel=True)),
+    "1f1b, chunks": (
+        4, False,
+        Parallelism(
+            dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="1f1b", sequence_parallel=True, tp_overlap=2,
+        ),
+    ),
     "interleaved": (
         2, False,
         Parallelism(dp=1, tp=1, pp=2, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2),
