@@ -41,7 +41,8 @@ Why rows are off, the largest first:
 - megatron_core: deterministic kernels, slower than any profile knows; a bound from below, as for the closed form.
 - megatron_core memory: where theirs gathers again and recomputes nothing else, ours is planned with selective
   recomputation, which gathers again and keeps less besides.
-- torchtitan's worst row overlaps its tensor axis with products (async TP), which our program doesn't.
+- torchtitan's worst row ran with async TP, whose copies are no kernels. Ours, cut into chunks (`tp_overlap`), has
+  collectives that slow the products beside them.
 - vtrain_multi's worst rows, 3.6B with microbatches of 64 and of 2 rows, are as far off in the closed form.
 - mpt_fsdp's worst row, 30B with 8,192 tokens on eight A100s, is as far off in the closed form."""
 SHOWN = (("matmul", None), ("memory", ("efficiency",)), ("attention", None), ("overhead", None))

@@ -44,6 +44,7 @@ def test_a_recipe_is_pinned_whole() -> None:
         "dp": 4, "tp": 2, "pp": 1, "cp": 1, "ep": 1, "zero": 0, "micro_batch": 1, "recompute": "full",
         "sequence_parallel": False, "offload": "none",
     }  # fmt: skip
+    assert job_on(GPT, replace(MEGATRON, overlaps_tensor=True), ONE_NODE).pins == replace(job.pins, tp_overlap=2)
     assert job.training.reduce_dtype == "bf16" and job.training.compile
     assert job.traced.batch == 8 and job.traced.apart and not job.traced.whole
     assert "attn_implementation=eager" in job.traced.settings

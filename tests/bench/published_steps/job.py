@@ -107,6 +107,7 @@ def pins_of(recipe: Recipe) -> Parallelism:
         virtual_stages=recipe.virtual_stages if piped and recipe.virtual_stages > 1 else None,
         recompute="selective" if recipe.recompute == "operators" or gathers_again(recipe) else recipe.recompute,
         sequence_parallel=recipe.sequence_parallel if recipe.tensor > 1 else None, offload="none",
+        tp_overlap=recipe.tensor if recipe.overlaps_tensor and recipe.tensor > 1 else None,  # a chunk of each rank
     )  # fmt: skip
 
 
