@@ -15,7 +15,6 @@ import torch
 import autoplan
 from autoplan import ClusterSpec, Parallelism, Training
 from autoplan.emit.source import size_text
-from autoplan.option_values import COMPRESSIONS
 from autoplan.search.space.one_line import COMPRESSION_WORDS as WORDS
 from tests.bench.live.cases import TRAINING, small_llama
 from tests.bench.live.clusters import Cluster
@@ -30,10 +29,10 @@ PLANS: Mapping[str, Parallelism] = {
     "ring": ALIKE,
     **{f"{n} server{'s' * (n > 1)}": Parallelism(micro_batch=1, recompute="none", servers=n) for n in (1, 2, 4)},
     "4 servers, stale": Parallelism(micro_batch=1, recompute="none", servers=4, staleness=1),
+    "PowerSGD": replace(ALIKE, compression="powersgd"),
     **{
-        WORDS[kind] + where: replace(ALIKE, compression=kind, compression_within=within)
-        for where, within in (("", None), (", between nodes", 2))
-        for kind in COMPRESSIONS
+        f"{words}, between nodes": replace(ALIKE, compression=kind, compression_within=2)
+        for kind, words in WORDS.items()
     },
 }
 
