@@ -31,6 +31,7 @@ ALIKE = (
     "__getitem__", "expand", "view", "reshape", "unsqueeze", "squeeze", "clone", "contiguous",
 )  # fmt: skip
 """What gives the one truth value that all its operands have everywhere."""
+JOINS = ("__and__", "__or__", "logical_and", "logical_or")  # of ``ALIKE``, what a number may stand in beside a tensor
 COMPARED = ("lt", "le", "gt", "ge")
 BETWEEN = ("CACHE", "TO_BOOL", "UNARY_NOT", "EXTENDED_ARG", "NOP")  # asking for a truth and jumping by it
 ENDS = ("JUMP", "RETURN", "FOR_ITER", "SEND", "YIELD")
@@ -74,7 +75,7 @@ class Branches(TorchFunctionMode):
                 self.uniform[id(result)] = result
                 self.versions[id(result)] = version(result)
             compares = name.strip("_") in COMPARED
-            truth = self.compared(name, args) if compares else self.truth(name, args)
+            truth = self.compared(name, args) if compares else self.truth(name, args, kwargs or {})
             if truth is not None:
                 self.known[id(result)] = result, truth
                 self.versions[id(result)] = version(result)
@@ -99,12 +100,14 @@ class Branches(TorchFunctionMode):
         limit, below = args[1], name.strip("_") in ("lt", "le")
         return (not below if limit <= 0 else below) if limit <= 0 or limit >= 1 else None
 
-    def truth(self, name: str, args: tuple) -> bool | None:
+    def truth(self, name: str, args: tuple, named: Mapping[str, Any]) -> bool | None:
         """What a function gives everywhere where all numbers are finite."""
         if name in MEANT or name in FILLED:
             return MEANT.get(name, True)
+        if name in JOINS and not all(isinstance(arg, Tensor) for arg in (*args, *named.values())):
+            return None
         given = args[0] if args and isinstance(args[0], (list, tuple)) else args
-        tensors = [arg for arg in given if isinstance(arg, Tensor)]
+        tensors = [arg for arg in (*given, *named.values()) if isinstance(arg, Tensor)]
         known = {self.known[id(t)][1] if id(t) in self.known else None for t in tensors}
         if (name not in ALIKE and name not in FLIPS) or len(known) != 1 or None in known:
             return None

@@ -59,6 +59,18 @@ def ones_but_for_the_first(ids: torch.Tensor) -> torch.Tensor:
     return mask
 
 
+def joined_by_name(ids: torch.Tensor) -> torch.Tensor:
+    return torch.logical_and(torch.ones_like(ids, dtype=torch.bool), other=ids != 0)
+
+
+def joined_with_a_number(ids: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    return torch.cat([mask[:, :1] & False, mask[:, 1:]], 1)
+
+
+MASKS = [lambda ids: ids != 0, ones_but_for_the_first, joined_by_name, joined_with_a_number, ones]
+
+
 def masking(made: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Masking, dict[str, torch.Tensor]]:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "vocab_size": 32}
@@ -70,7 +82,7 @@ def masking(made: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Masking, dict
 
 
 @pytest.mark.usefixtures("verified_in_pool")
-@pytest.mark.parametrize("made", [lambda ids: ids != 0, ones_but_for_the_first, ones], ids=["padding", "first", "ones"])
+@pytest.mark.parametrize("made", MASKS, ids=["padding", "first", "by name", "number", "ones"])
 def test_a_mask_that_forward_makes_hides_what_it_says(made: Callable[[torch.Tensor], torch.Tensor]) -> None:
     model, batch = masking(made)
     plan = parallelize_alone(model, "1x2 cpu", batch, parallelism=Parallelism(dp=2, tp=1, pp=1))
