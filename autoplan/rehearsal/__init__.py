@@ -9,7 +9,7 @@ Modules, each importing only those before it:
     records       the trace that a rank writes
     device        the fake device
     rank          one rank run
-    ranks         several ranks side by side
+    rank_workers  several ranks side by side
     rank_classes  ranks that run the same calls
     world         all ranks together: whether calls meet, and the step
     pricing       the plan's prices against the calls

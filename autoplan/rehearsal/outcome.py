@@ -9,7 +9,7 @@ from typing import Any
 
 from autoplan.errors import RehearsalError
 from autoplan.rehearsal.pricing.price_check import Balance
-from autoplan.rehearsal.records import Fault, Peak, RankClass, RankTrace
+from autoplan.rehearsal.records import Finding, Peak, RankClass, RankTrace
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import Mismatch
 from autoplan.report.table import paragraph, table
@@ -18,7 +18,7 @@ from autoplan.report.words import seconds_text
 GB = 1e9
 MOST = 10  # differences of prices that are told
 WRONG = ("wrong device", "failed")
-"""Faults with which a program doesn't run; the others cost time."""
+"""Findings with which a program doesn't run; the others cost time."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RehearsedClass:
 
 
 @dataclass(frozen=True)
-class Together:
+class WorldOutcome:
     """All ranks together.
 
     mismatches   what doesn't meet; None where only some of the ranks were rehearsed, so that it isn't known
@@ -84,7 +84,7 @@ class Rehearsal:
     limit_bytes: int
     classes: tuple[RehearsedClass, ...]
     failed: tuple[tuple[RankClass, str], ...]
-    together: Together
+    together: WorldOutcome
     balances: tuple[Balance, ...]
     predicted_s: float
     seconds: float
@@ -92,19 +92,19 @@ class Rehearsal:
     @property
     def passed(self) -> bool:
         """Whether the program runs: every rank to its end, all calls meet, nothing hangs, and it fits."""
-        wrong = any(fault.what in WRONG for fault in self.faults)
+        wrong = any(finding.what in WRONG for finding in self.findings)
         fits = all(one.peak_bytes <= self.limit_bytes for one in self.classes)
         return not (wrong or self.failed or self.together.mismatches or self.together.deadlock) and fits
 
     @property
-    def faults(self) -> tuple[Fault, ...]:
+    def findings(self) -> tuple[Finding, ...]:
         """Of all classes, each once, with the most that a rank has of it."""
         found: dict[tuple[str, str, str], int] = {}
         for one in self.classes:
-            for fault in one.trace.faults:
-                key = (fault.what, fault.line, fault.text)
-                found[key] = max(found.get(key, 0), fault.count)
-        return tuple(Fault(*key, count=count) for key, count in found.items())
+            for finding in one.trace.findings:
+                key = (finding.what, finding.line, finding.text)
+                found[key] = max(found.get(key, 0), finding.count)
+        return tuple(Finding(*key, count=count) for key, count in found.items())
 
     def __str__(self) -> str:
         return "\n".join(lines(self))
@@ -137,12 +137,12 @@ class Rehearsal:
             "deadlock": None if self.together.deadlock is None else self.together.deadlock.text,
             "simulated_s": self.together.simulated_s, "predicted_s": self.predicted_s,
             "differences": [str(difference) for one in self.balances for difference in one.differences],
-            "faults": [asdict(fault) for fault in self.faults], "seconds": self.seconds,
+            "findings": [asdict(finding) for finding in self.findings], "seconds": self.seconds,
         }  # fmt: skip
 
 
 def lines(found: Rehearsal) -> list[str]:
-    """The rehearsal in words: the verdict, the classes' memory, what is alive at the fullest peak, the faults."""
+    """The rehearsal in words: the verdict, the classes' memory, what is alive at the fullest peak, the findings."""
     verdict = "would run" if found.passed else "would NOT run"
     of = f"{found.run} of {found.microbatches} microbatches" if found.run < found.microbatches else "the whole step"
     classes = f"{len(found.classes) + len(found.failed)} classes of ranks"
@@ -155,9 +155,9 @@ def lines(found: Rehearsal) -> list[str]:
     if found.classes:
         told += ["", memory_table(found), "", *fullest(max(found.classes, key=lambda one: one.peak_bytes))]
     told += ["", *meeting(found), *pricing(found)]
-    if found.faults:
+    if found.findings:
         told += ["", "Told besides:"]
-        told += [paragraph(f"{fault.line}: {fault.text} (a step: {fault.count} times)") for fault in found.faults]
+        told += [paragraph(f"{one.line}: {one.text} (a step: {one.count} times)") for one in found.findings]
     return told
 
 

@@ -1,4 +1,4 @@
-"""What is written down of a rehearsed step: every call of one rank in the order of its host, its memory, its faults.
+"""What is written down of a rehearsed step: every call of one rank in the order of its host, its memory, its findings.
 
 Ranks are named by their global numbers, groups by the `Span` of their members: other ranks of a class have the same
 calls, over groups of the same spans.
@@ -107,7 +107,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Fault:
+class Finding:
     """Something in the program that an accelerator would trip over.
 
     what  "host stop", "kept alive", "wrong device", "no price", "failed"
@@ -139,7 +139,7 @@ class RankTrace:
     calls: tuple[Call, ...]
     peak: Peak
     held: Mapping[str, int]
-    faults: tuple[Fault, ...] = ()
+    findings: tuple[Finding, ...] = ()
     curve: tuple[tuple[int, int], ...] = ()
 
 

@@ -14,7 +14,7 @@ from autoplan.cost.step import receives_ahead
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import opened
 from autoplan.ir.record import PlanRecord
-from autoplan.rehearsal.outcome import Rehearsal, RehearsedClass, Together
+from autoplan.rehearsal.outcome import Rehearsal, RehearsedClass, WorldOutcome
 from autoplan.rehearsal.pricing.price_check import balance
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of
@@ -27,7 +27,7 @@ from autoplan.rehearsal.world.simulated_step import Timeline, simulate
 from autoplan.report.words import headline
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
-RANKS = "autoplan.rehearsal.ranks"
+RANKS = "autoplan.rehearsal.rank_workers"
 """The module that runs ranks: in a process of its own, for what it brings along of torch takes a second that no trainer
 is to spend."""
 EAGER_BYTES = 1 << 62  # every send ends by itself
@@ -61,7 +61,7 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
             fewer.append(less)
     whole = ranks in ("classes", "all") and not failed
     prices = PlanPrices.of(record)
-    met = together(spec, done, fewer, prices, program) if whole else Together()
+    met = together(spec, done, fewer, prices, program) if whole else WorldOutcome()
     balances = tuple(balance(prices, one.trace) for one in done)
     return Rehearsal(
         headline(record), spec.lowered.mesh.devices, spec.microbatches, many, record.cluster.usable_bytes, tuple(done),
@@ -111,7 +111,7 @@ def rehearsed(
 
 def together(
     spec: ProgramSpec, done: Sequence[RehearsedClass], fewer: Sequence[RankTrace], prices: PlanPrices, program: str
-) -> Together:
+) -> WorldOutcome:
     """Whether every call meets its others, and the order on the streams admits an end, however sends are done.
 
     fewer    each class run with fewer microbatches, by which is known what each further one takes
@@ -121,20 +121,20 @@ def together(
     world = refine(spec.lowered.mesh.devices, classes, traces)
     unmet = mismatches(world)
     if unmet:
-        return Together(unmet)
+        return WorldOutcome(unmet)
     for eager_bytes in (None, EAGER_BYTES):
         result = simulate(world, free, eager_bytes)
         if isinstance(result, Deadlock):
-            return Together(unmet, result)
+            return WorldOutcome(unmet, result)
     run, before = traces[0].microbatches, fewer[0].microbatches
     if run == before < spec.microbatches or spec.continuous:  # a drained step says nothing of those in a full pipeline
-        return Together(unmet)
+        return WorldOutcome(unmet)
     step_s = timed_s(world, traces, prices, program)
     if step_s is not None and before < run:
         before_s = timed_s(refine(spec.lowered.mesh.devices, classes, fewer), fewer, prices, program)
         further = (spec.microbatches - run) / (run - before)
         step_s = None if before_s is None else step_s + further * (step_s - before_s)
-    return Together(unmet, None, step_s)
+    return WorldOutcome(unmet, None, step_s)
 
 
 def timed_s(world: World, traces: Sequence[RankTrace], prices: PlanPrices, program: str) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoplan.rehearsal import ranks, rehearse
+from autoplan.rehearsal import rank_workers, rehearse
 from autoplan.rehearsal.rehearse import Asked
 from tests.support.rehearsing import Forks, rehearsing
 
@@ -32,7 +32,7 @@ def one_interpreter(forks: Forks) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
 
         def apart(asked: Sequence[Asked]) -> list:
-            return forks(ranks.alone, asked)
+            return forks(rank_workers.alone, asked)
 
         patched.setattr(rehearse, "each_apart", apart)
         yield

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from autoplan.options import Parallelism, Training
-from autoplan.rehearsal import ranks
+from autoplan.rehearsal import rank_workers
 from autoplan.rehearsal.device import compiled, graph_replay
 from autoplan.rehearsal.records import RankTrace
 from tests.support.planning import parallelize_unproved
@@ -43,7 +43,7 @@ def traced(asked: tuple[bool, Path, int]) -> tuple[RankTrace | str, int]:
         return again(*given)
 
     with patch.object(compiled, "graph_runner", runner), patch.object(graph_replay, "repeat", counted):
-        return ranks.alone((folder, rank, None, True)), runs[0]
+        return rank_workers.alone((folder, rank, None, True)), runs[0]
 
 
 @pytest.mark.parametrize("name", [name if name == QUICK else slow(name) for name in PLANS])
@@ -61,4 +61,4 @@ def test_a_repeated_run_is_told_as_one_that_ran(name: str, forks: Forks, tmp_pat
     assert count > 0 == none
     assert again.calls == run.calls
     assert (again.peak, again.held, again.curve) == (run.peak, run.held, run.curve)
-    assert again.faults == run.faults
+    assert again.findings == run.findings

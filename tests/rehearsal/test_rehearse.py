@@ -137,7 +137,7 @@ def test_a_value_that_the_host_asks_for_is_told_with_its_line(exported: Path) ->
     asks = r"\1\2 = F.silu(\3\n\1assert \2.sum().item() is not None"
     line = edited(exported, r"(?m)^( +)(\w+) = F\.silu\((.*)$", asks)
     found = rehearse(exported)
-    assert any(fault.what == "host stop" and fault.line == f"program.py:{line + 1}" for fault in found.faults)
+    assert any(one.what == "host stop" and one.line == f"program.py:{line + 1}" for one in found.findings)
 
 
 def test_a_tensor_on_the_host_is_told_with_its_line(exported: Path) -> None:

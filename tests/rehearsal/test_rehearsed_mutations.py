@@ -22,7 +22,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_nothing_is_told_of_a_plan_as_it_is(world: Rehearsed) -> None:
     assert false_alarms(world) == []
-    assert not [fault for trace in world.traces for fault in trace.faults]
+    assert not [finding for trace in world.traces for finding in trace.findings]
 
 
 def test_every_fault_in_a_trace_is_found(world: Rehearsed) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from autoplan.rehearsal import ranks
+from autoplan.rehearsal import rank_workers
 
 Forks = Callable[[Callable[[Any], Any], Sequence[Any]], list]
 """What a function, by its name, gives for each of what is asked, in a fork each."""
-__all__ = ["Forks", "ranks", "rehearsing"]
+__all__ = ["Forks", "rank_workers", "rehearsing"]
 
 
 @contextmanager

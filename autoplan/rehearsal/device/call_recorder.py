@@ -20,7 +20,7 @@ from autoplan.rehearsal.device.flops import flops_of
 from autoplan.rehearsal.device.process_groups import FakeGroup
 from autoplan.rehearsal.device.storages import Storages
 from autoplan.rehearsal.device.streams import NAME, FakeDevice
-from autoplan.rehearsal.records import HOST, Call, Fault, Kind, RankTrace, Span
+from autoplan.rehearsal.records import HOST, Call, Finding, Kind, RankTrace, Span
 
 RUNTIME = f"{Path(__file__).parents[2] / 'runtime'}/"
 ENGINES = f"{Path(torch.__file__).parent / 'distributed'}/"
@@ -52,7 +52,7 @@ class Recorder:
     def restart(self) -> None:
         """Forgets the calls so far; storages stay."""
         self.calls: list[Call] = []
-        self.faults: Counter[tuple[str, str, str]] = Counter()
+        self.findings: Counter[tuple[str, str, str]] = Counter()
         self.during = "start"
         self.batch, self.batches = 0, 0
         self.in_flight: dict[int, int] = {}     # storage of a functional collective's result -> its number
@@ -125,7 +125,7 @@ class Recorder:
     def stopped(self, what: str) -> None:
         line = self.line()
         self._note("stop", what, line=line)
-        self.faults["host stop", line, f"{what}: the host waits for the device"] += 1
+        self.findings["host stop", line, f"{what}: the host waits for the device"] += 1
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         self.storages.resized(storage)
@@ -164,12 +164,12 @@ class Recorder:
     def trace(self, rank: int, stages: tuple[int, ...], microbatches: int) -> RankTrace:
         for life in self.storages.left(OF_A_STEP, SCALARS_BYTES):
             text = f"{life.name}: {life.bytes:,} bytes of {life.kind} are held beyond the step"
-            self.faults["kept alive", life.line, text] += 1
+            self.findings["kept alive", life.line, text] += 1
         call = self.calls[min(self.storages.peak_call, len(self.calls) - 1)]
-        faults = tuple(Fault(*which, count=count) for which, count in self.faults.items())
+        findings = tuple(Finding(*which, count=count) for which, count in self.findings.items())
         peak = self.storages.peak(call.during, call.name, call.line)
         return RankTrace(
-            rank, stages, microbatches, tuple(self.calls), peak, self.storages.held(), faults, self.storages.curve()
+            rank, stages, microbatches, tuple(self.calls), peak, self.storages.held(), findings, self.storages.curve()
         )
 
     def line(self) -> str:

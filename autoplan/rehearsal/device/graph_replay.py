@@ -3,7 +3,7 @@
 A step runs the same graph in each layer of a class and in each microbatch. What it issues follows from the shapes and
 strides that it is given: the same calls, and storages that come and go between them. So later runs note these calls and
 storages, let go of each argument where it was last read, and return tensors on storages of their own. A run that told
-more than that is run again each time: a fault, a collective that is waited for elsewhere, calls of several lines, a
+more than that is run again each time: a finding, a collective that is waited for elsewhere, calls of several lines, a
 result on a storage that nobody told of.
 """
 
@@ -98,7 +98,7 @@ class _Written(fx.Interpreter):
     def __init__(self, graph: fx.GraphModule, recorder: Recorder, given: Sequence[Any]) -> None:
         super().__init__(graph)
         self.recorder, self.start = recorder, len(recorder.calls)
-        self.told = (sum(recorder.faults.values()), dict(recorder.in_flight))
+        self.told = (sum(recorder.findings.values()), dict(recorder.in_flight))
         self.journal: list[Change] = []
         recorder.storages.journal = self.journal
         self.events: list[Event] = []
@@ -142,7 +142,7 @@ class _Written(fx.Interpreter):
         lives = [event.life for event in self.events if event.life is not None]
         lines = {call.line for call in calls} | {life.line for life in lives}
         kinds = {life.kind for life in lives}
-        said = (sum(recorder.faults.values()), dict(recorder.in_flight)) != self.told
+        said = (sum(recorder.findings.values()), dict(recorder.in_flight)) != self.told
         outer = any(number < self.start for call in calls if call.kind == "wait" for number in call.of)
         tensors = [x for x in result if isinstance(x, torch.Tensor)]
         known = all(type(x) is FakeTensor and _key(x) in self.named for x in tensors)

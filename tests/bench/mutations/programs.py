@@ -76,5 +76,5 @@ def sayings(answer: RankTrace | str, what: str, place: str) -> Sequence[str]:
     """What a rank's rehearsal says of a fault of a kind at a place."""
     if isinstance(answer, str):
         return [answer] if what == "failed" and place in answer else []
-    return [fault.text for fault in answer.faults if (fault.what, fault.line) == (what, place)]
+    return [one.text for one in answer.findings if (one.what, one.line) == (what, place)]
 

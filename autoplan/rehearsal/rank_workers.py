@@ -1,5 +1,5 @@
-"""Ranks rehearsed side by side: ``python -m autoplan.rehearsal.ranks``, asked and answering by pickles in a pipe, as
-often as it is asked.
+"""Ranks rehearsed side by side: ``python -m autoplan.rehearsal.rank_workers``, asked and answering by pickles in a
+pipe, as often as it is asked.
 
 Each rank runs in a fork of this process, which has loaded everything and run nothing.
 """
