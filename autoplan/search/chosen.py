@@ -93,7 +93,7 @@ def most_chunks(found: Evaluated) -> int | str | None:
     most = max((step.chunks for hop in hops for step in hop.steps or ()), default=1)
     if most == 1:
         return None
-    return AUTO if len(found.loads.data.prices.chunks) > 1 else most
+    return AUTO if len(found.stage_model.data.prices.chunks) > 1 else most
 
 
 def splits_sequence(layout: Layout) -> bool:
