@@ -69,6 +69,7 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
         (Parallelism(compression="int8", compression_within=3), "compression_within=3 needs dp=6 or another multiple"),
         (Parallelism(compression="int8", compression_within=8), "compression_within=8 needs dp=16 or another multiple"),
         (Parallelism(dp=8, tp_overlap=2), "tp_overlap needs tp=2 or more"),
+        (Parallelism(compression="int8", compression_within=8, tp_overlap="auto"), "tp_overlap=auto .*dp=16"),
     ],
 )
 def test_a_chain_that_is_too_short_is_named(pinned: Parallelism, said: str) -> None:

@@ -326,7 +326,7 @@ def no_setting(limits: SpaceLimits, pinned: Parallelism) -> ParallelismError:
         reasons.append("pipedream-2bw needs at least as many microbatches as stages")
     if (within := pinned.compression_within or 1) > 1:
         reasons.append(f"compression_within={within} needs dp={2 * within} or another multiple, two groups or more")
-    if (pinned.tp_overlap or 1) > 1:
+    if cuts(pinned.tp_overlap):
         reasons.append("tp_overlap needs tp=2 or more")
     cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"
     return ParallelismError(text, "; ".join(filter(None, [cause, *reasons])), remedy_for(limits, pinned))
