@@ -22,8 +22,6 @@ REFUSED = {
     "sparseadam": "it takes sparse gradients alone, a program's are dense",
 }
 
-"""Schedules that give all groups one rate and one momentum, whatever they had."""
-
 
 def known_classes() -> Mapping[str, type[Optimizer]]:
     """The optimizers by lower-case name."""
