@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from autoplan.errors import RehearsalError
 from autoplan.rehearsal.pricing.price_check import Balance
@@ -95,6 +95,11 @@ class Rehearsal:
         wrong = any(finding.what in WRONG for finding in self.findings)
         fits = all(one.peak_bytes <= self.limit_bytes for one in self.classes)
         return not (wrong or self.failed or self.together.mismatches or self.together.deadlock) and fits
+
+    @property
+    def faults(self) -> NoReturn:
+        """The former name."""
+        raise AttributeError("Rehearsal.faults: it is called findings. use Rehearsal.findings.")
 
     @property
     def findings(self) -> tuple[Finding, ...]:

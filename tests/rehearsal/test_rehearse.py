@@ -17,6 +17,7 @@ from autoplan.cli.planning import check_outputs
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import program_spec, seal_folder
 from autoplan.rehearsal import rehearse as rehearsing
+from autoplan.rehearsal.outcome import Rehearsal
 from autoplan.rehearsal.rank_classes import rank_classes
 from autoplan.rehearsal.records import RankTrace
 from autoplan.rehearsal.rehearse import rehearse
@@ -131,6 +132,11 @@ def edited(folder: Path, pattern: str, replacement: str) -> int:
     file.write_text(text[: found.start()] + found.expand(replacement) + text[found.end() :])
     seal_folder(folder)
     return text[: found.start()].count("\n") + 1
+
+
+def test_its_former_name_of_findings_tells_the_new_one() -> None:
+    with pytest.raises(AttributeError, match=r"use Rehearsal\.findings"):
+        _ = object.__new__(Rehearsal).faults
 
 
 def test_a_value_that_the_host_asks_for_is_told_with_its_line(exported: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
@@ -20,6 +19,7 @@ from autoplan.runtime.ops import chunked_linear, row_linear
 from autoplan.runtime.ops.chunked_linear import place
 from autoplan.runtime.ops.column_linear import side_by_side
 from autoplan.verify.local_ranks import RankPool
+from tests.support.launched import Launched
 from tests.support.sampling import sampled
 
 RANKS, CHUNKS, ROWS, WIDTH, COLUMNS = 2, 3, 6, 4, (3, 5)
@@ -140,30 +140,13 @@ def test_a_product_with_its_sum_gives_what_they_give_one_after_the_other(
             torch.testing.assert_close(here, there, rtol=1e-12, atol=1e-12)
 
 
-COLLECTIVES = ("all_gather_into_tensor", "reduce_scatter_tensor", "allreduce_")
-
-
-class Launched(TorchDispatchMode):
-    """The names of products, collectives and waits, in their order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        name = function._schema.name.split("::")[1]
-        if name in ("mm", "wait_tensor", *COLLECTIVES):
-            self.names.append("product" if name == "mm" else "wait" if name == "wait_tensor" else name)
-        return function(*args, **(kwargs or {}))
-
-
 def order(rank: int, size: int, way: str) -> tuple[list[str], list[str]]:
     """What runs in a forward and in a backward."""
     axis, found = MeshAxis("tp", size, rank, distributed.group.WORLD), []
     with pytest.MonkeyPatch.context() as patched:
         arrived = raw._arrived  # a wait for what was summed in place is no operator
         running: list[Launched] = []
-        patched.setattr(raw, "_arrived", lambda *given: running[-1].names.append("wait") or arrived(*given))
+        patched.setattr(raw, "_arrived", lambda *given: running[-1].names.append("wait_tensor") or arrived(*given))
         with Launched() as launched:
             running.append(launched)
             if way == "gather":
@@ -180,22 +163,22 @@ def order(rank: int, size: int, way: str) -> tuple[list[str], list[str]]:
 
 
 GATHERED = [
-    "all_gather_into_tensor", "all_gather_into_tensor", "wait", "product", "all_gather_into_tensor", "wait", "product",
-    "wait", "product",
+    "all_gather_into_tensor", "all_gather_into_tensor", "wait_tensor", "mm", "all_gather_into_tensor", "wait_tensor",
+    "mm", "wait_tensor", "mm",
 ]  # fmt: skip
 SCATTERED = [
-    "product", "reduce_scatter_tensor", "product", "reduce_scatter_tensor", "wait", "product", "reduce_scatter_tensor",
-    "wait", "wait",
+    "mm", "reduce_scatter_tensor", "mm", "reduce_scatter_tensor", "wait_tensor", "mm", "reduce_scatter_tensor",
+    "wait_tensor", "wait_tensor",
 ]  # fmt: skip
-SUMMED = ["product", "allreduce_", "product", "allreduce_", "product", "allreduce_", "wait", "wait", "wait"]
+SUMMED = ["mm", "allreduce_", "mm", "allreduce_", "mm", "allreduce_", "wait_tensor", "wait_tensor", "wait_tensor"]
 
 
 @pytest.mark.parametrize(
     ("way", "forward", "backward"),
     [
-        ("gather", GATHERED, ["product", "reduce_scatter_tensor", "product", "wait"]),
-        ("scatter", SCATTERED, [*GATHERED, "product"]),
-        ("sum", SUMMED, ["product", "product"]),
+        ("gather", GATHERED, ["mm", "reduce_scatter_tensor", "mm", "wait_tensor"]),
+        ("scatter", SCATTERED, [*GATHERED, "mm"]),
+        ("sum", SUMMED, ["mm", "mm"]),
     ],
 )
 def test_a_chunk_is_under_way_while_another_is_multiplied(

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
@@ -18,6 +17,7 @@ from autoplan.runtime.collectives.typed import all_gather, to_replicate
 from autoplan.runtime.ops import column_linear, gathered_linear, regathered_linear
 from autoplan.runtime.ops.column_linear import joined_linear
 from autoplan.verify.local_ranks import RankPool
+from tests.support.launched import Launched
 from tests.support.sampling import sampled
 
 ROWS, WIDTH, COLUMNS = 6, 4, (3, 5)
@@ -85,20 +85,6 @@ def test_equal_to_a_redistribution_with_products(pool: RankPool, way: str, trans
     for at_once, apart in pool.run(both_ways, way, transposed, compiled):
         for here, there in zip(at_once, apart, strict=True):
             torch.testing.assert_close(here, there, rtol=1e-12, atol=1e-12)
-
-
-class Launched(TorchDispatchMode):
-    """The names of products and collectives, in their order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        name = function._schema.name.split("::")[1]
-        if name in ("mm", "addmm", "allreduce_", "all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor"):
-            self.names.append(name)
-        return function(*args, **(kwargs or {}))
 
 
 def backward_order(rank: int, size: int, gathers: bool, again: bool = False) -> list[str]:
