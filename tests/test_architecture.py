@@ -108,6 +108,7 @@ ORDER = (
     "search.bounds",
     "search.step_seconds",
     "search.evaluate",
+    "search.split_shares",
     "search.state",
     "search.repriced",
     "search.breakdown",

@@ -258,15 +258,19 @@ def model_flops_per_s(
     by_dtype: dict[str, float] = {}
     for index, operators in enumerate(blocks):
         for operator in operators.values():
-            cost = price_operator(operator, Strategy(()), Mesh(()), topology.device, fuses=True, training=False)
-            if cost.flops:
+            if flops := product_flops(operator, topology.device):
                 dtype = operator.operands[0].dtype
                 times = uses[index] * (passes(operator) if training else 1)
-                by_dtype[dtype] = by_dtype.get(dtype, 0.0) + cost.flops * times
+                by_dtype[dtype] = by_dtype.get(dtype, 0.0) + flops * times
     if not by_dtype:
         return 0.0, 0.0
     main = max(by_dtype, key=lambda dtype: by_dtype[dtype])
     return sum(by_dtype.values()), sum(device.peak_flops_per_s[main] * count for device, count in topology.kinds)
+
+
+def product_flops(operator: Operator, device: Device) -> float:
+    """FLOPs of one forward of an operator over a whole microbatch, on one device: of its matmuls."""
+    return price_operator(operator, Strategy(()), Mesh(()), device, fuses=True, training=False).flops
 
 
 FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients

@@ -111,6 +111,18 @@ class PricedCollective:
 
 
 @dataclass(frozen=True)
+class SplitShare:
+    """What tensor parallelism splits: shares of the FLOPs of a forward's matmuls, from 0 to 1.
+
+    any      split over all of its ranks, by features, heads or rows
+    weights  of these what splits a weight: where it is 0 the axis splits rows alone, as data or context parallelism
+    """
+
+    any: float
+    weights: float
+
+
+@dataclass(frozen=True)
 class Predicted:
     """What a plan is predicted to cost.
 
@@ -118,6 +130,7 @@ class Predicted:
     tokens_per_s     tokens per second where the first batch input holds ids, rows otherwise
     mfu              model FLOPs (no recomputation) over the cluster's peak for the step's duration
     peak_bytes       for each stage; for each pipeline rank where it holds several (rank r stages r, r + pp, …)
+    split            what tp splits; None where it has one rank
     """
 
     step_time_s: float
@@ -126,6 +139,7 @@ class Predicted:
     peak_bytes: tuple[StageMemory, ...]
     bubble_fraction: float
     collectives: tuple[PricedCollective, ...]
+    split: SplitShare | None = None
 
 
 @dataclass(frozen=True)

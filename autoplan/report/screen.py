@@ -13,7 +13,7 @@ from autoplan.report.notes import notes_of, others
 from autoplan.report.price_tables import KINDS, hidden_text
 from autoplan.report.start import start_text
 from autoplan.report.table import table
-from autoplan.report.text_report import summary_fields
+from autoplan.report.text_report import SPLITS, summary_fields
 from autoplan.report.waits import per_device, spent_s
 from autoplan.report.words import GIB, MIB, apart_text, is_equal, parallelism_text, seconds_text, size_in
 from autoplan.search.explain.alternatives import together, whose
@@ -51,7 +51,8 @@ def head(record: PlanRecord) -> list[str]:
     title = f"{record.model.name} on {record.cluster}"
     fields = dict(summary_fields(record))
     bubble = f"; bubble {fields.pop('bubble')}" if "bubble" in fields else ""
-    fields["step time"] += f"; {fields.pop('throughput')}{bubble}"
+    splits = f"; {SPLITS} {fields.pop(SPLITS)}" if SPLITS in fields else ""
+    fields["step time"] += f"; {fields.pop('throughput')}{bubble}{splits}"
     lines = [line for name, text in fields.items() for line in wrapped(f"{name:<{NAME}}{text}", NAME)]
     start = start_text(record.start)
     if start:  # what isn't known stands in the first lines

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from autoplan.arguments.values import options_text
 from autoplan.emit.source import shape_text, size_text
+from autoplan.ir.choice import SplitShare
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
@@ -18,6 +19,8 @@ from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
 from autoplan.report.words import elements_of, headline, step_text
 from autoplan.runtime.optim.parameter_group import number_of, whole_parameters
+
+SPLITS = "tp splits"
 
 
 def report_text(record: PlanRecord) -> str:
@@ -52,6 +55,7 @@ def summary_fields(record: PlanRecord) -> list[tuple[str, str]]:
     batch = ", ".join(f"{value.name} {shape_text(value.type.shape)}" for value in record.model.batch)
     return [
         ("plan", headline(record)),
+        *([(SPLITS, split_text(predicted.split))] if predicted.split else []),
         ("step time", step_text(record)),
         ("throughput", f"{predicted.tokens_per_s:,.0f} {elements_of(record)}/s, MFU {100 * predicted.mfu:.1f}%"),
         *([("bubble", f"{100 * predicted.bubble_fraction:.1f}% of the step")] if predicted.bubble_fraction else []),
@@ -59,6 +63,17 @@ def summary_fields(record: PlanRecord) -> list[tuple[str, str]]:
         ("training", training_text(record)),
         ("batch", f"{batch}: all rows of one step"),
     ]
+
+
+def split_text(split: SplitShare) -> str:
+    """``98.1% of FLOPs, 92.0% by weights``."""
+    how = f"{shown(split.weights)} by weights" if split.weights else "by rows alone, no weight"
+    return f"{shown(split.any)} of FLOPs, {how}"
+
+
+def shown(share: float) -> str:
+    """``98.1%``, ``100%``."""
+    return f"{100 * share:.1f}%" if share < 0.9995 else "100%"
 
 
 def cluster_text(record: PlanRecord) -> str:

@@ -14,6 +14,8 @@ SHARDED = "each rank holds a part of the parameters, and program.optimizer updat
 PLACED = "a program lies on this rank's device, in the precision that was planned"
 KEPT = "leave it out; program.state_dict() has this rank's parts by name, program.full_state_dict() whole tensors"
 FREEZING = "a plan says what is trained: it was traced with requires_grad as the model had it"
+SAVED = "a checkpoint goes on with a training; weights alone are files as save_pretrained writes them"
+TRAINS = "step(batch) and evaluate(batch) give the loss that was planned"
 INSTEAD = {
     **dict.fromkeys(("train", "eval"), (MODES, "leave it out")),
     **dict.fromkeys(("parameters", "named_parameters", "buffers", "named_buffers"), (SHARDED, KEPT)),
@@ -23,6 +25,9 @@ INSTEAD = {
     "requires_grad_": (FREEZING, "set it on the model, and plan again"),
     "forward": ("step(batch) runs forward and backward of all microbatches", "call program.step(batch)"),
     "backward": ("step(batch) has run the backward", "leave it out, and call program.optimizer.step()"),
+    **dict.fromkeys(("save", "save_pretrained", "save_model"), (SAVED, "call program.save_checkpoint or save_weights")),
+    **dict.fromkeys(("load", "from_pretrained", "load_model"), (SAVED, "call program.load_checkpoint or load_weights")),
+    **dict.fromkeys(("generate", "predict"), (TRAINS, "save_weights(folder), and load these into the model")),
     "compile": ("what is compiled is planned", "plan with training=Training(compile=True)"),
 }
 """Why a program hasn't got it, and what to do instead."""

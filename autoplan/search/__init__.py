@@ -15,6 +15,7 @@ Modules, each importing only those before it:
     bounds             lower bounds
     step_seconds       step time of a partition
     evaluate           one candidate priced
+    split_shares       what of the FLOPs the tensor axis splits
     predict            the plan's predicted figures
     state              one search in progress
     repriced           a plan priced again from its record

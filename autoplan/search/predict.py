@@ -15,6 +15,7 @@ from autoplan.search.inter_op.data_shares import cost_of_compressed
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.problem_inputs import Prepared
+from autoplan.search.split_shares import split_share
 from autoplan.search.step_seconds import once_s
 
 COMPRESSED = "compressed gradients"
@@ -31,6 +32,7 @@ def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predict
         peak_bytes=peaks_of(found.stage_model, found.stages, found.candidate.pp),
         bubble_fraction=bubble_of(found),
         collectives=tuple(collectives(found, model)),
+        split=split_share(prepared, found.point.blocks, found.candidate.mesh, topology.device),
     )
 
 
@@ -158,7 +160,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     for at in runs:
         beside.update(stage_model.summed_bytes(at))
     for axes, summed in beside.items():
-        summed_s = data.prices.collective_s("all-reduce", summed, axes)
+        summed_s = data.buckets_s(summed, axes)
         yield PricedCollective("gradients of replicated weights", "all-reduce", axes, int(summed), 1, summed_s, 0.0)
     tied = sum(map(stage_model.tied_bytes, runs))
     if tied and found.candidate.pp > 1:

@@ -74,7 +74,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
                     replica_s, across = data.replica_s(size, axes), span(share, data.across)
                     yield PricedCall("gradients", "all-reduce", across, int(part), 1, replica_s, padding=padding)
     for axes, size in added(loads.summed_bytes(at) for at in intervals).items():
-        spent_s = share.prices.collective_s("all-reduce", size, axes)
+        spent_s = data.buckets_s(size, axes)
         summed = [p for p in held(share) if data.beside(summed_over_operators(share, p)) == axes]
         yield PricedCall(
             "gradients of replicated weights", "all-reduce", span(share, axes), int(size), 1, spent_s, parts=True,

@@ -12,7 +12,7 @@ from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
 from autoplan.cost.interleaved import ACCUMULATING, SENDING, InterleavedSchedule
 from autoplan.cost.step import held_between_steps, held_microbatches, receives_ahead, update_s
-from autoplan.cost.zero_costs import DataAxis
+from autoplan.cost.zero_costs import COPY, DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.data_shares import (
@@ -295,11 +295,12 @@ class StageModel:
         units, sent = self.unit_bytes(at), cost_of_compressed(self.data, self.chain.held, at)
         once, every_s = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at)), forward_s + backward_s
         spent_s, hidden_s = self.data.with_pulls(once, parameters, self.candidate.microbatches * every_s)
-        sums = self.summed_bytes(at).items()
-        summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums) + self.tied_s(at)
+        sums = self.summed_bytes(at)
+        summed_s = sum(self.data.buckets_s(size, axis) for axis, size in sums.items()) + self.tied_s(at)
         elsewhere = float(self.data.elsewhere * self.chain.held.dense(self.data.wide).first_read(at).sum())
         updated = (parameters - elsewhere) * self.data.optimizer_share * self.data.updated
         local_s = self.data.copies_once_s(parameters, parameters - sum(sum(unit.values()) for unit in units))
+        local_s += self.data.prices.cold_s(COPY * sum(sums.values()))
         local_s += update_s(updated, self.passes, self.data, self.states)
         if sent is not None:
             spent_s, local_s = spent_s + sent.sums_s(self.data.prices), local_s + sent.local_s(self.data.prices)
