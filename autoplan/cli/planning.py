@@ -75,9 +75,8 @@ def tell(plan: Plan, options: argparse.Namespace) -> None:
 def export(plan: Plan, options: argparse.Namespace) -> None:
     if options.export:
         folder = plan.export(options.export, rehearse=options.rehearse, scaling=options.scaling)
-        ranks = plan.record.chosen.mesh.devices
         script = "train.py" if (folder / "train.py").is_file() else "run.py"
-        print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/{script}")
+        print(f"\nwrote {folder}: {start_text(plan, folder, script)}")
         told = found_in(folder, str(plan)).get("rehearsal") if options.rehearse else None
         if told is not None and not told["passed"]:
             raise RehearsalError(folder, "rehearsed, the program would not run as planned", f"see {folder / REHEARSAL}")
@@ -85,6 +84,15 @@ def export(plan: Plan, options: argparse.Namespace) -> None:
             print(f"rehearsed, it would run as planned: {folder / REHEARSAL}")
         elif script == "train.py":
             print(f"all of it at full size, on no device: autoplan rehearse {folder}")
+
+
+def start_text(plan: Plan, folder: Path, script: str) -> str:
+    """The command that runs an exported plan: of several nodes the one for each of them."""
+    nodes, ranks = plan.record.cluster.nodes, plan.record.chosen.mesh.devices
+    if nodes == 1:
+        return f"torchrun --nproc-per-node {ranks} {folder}/{script}"
+    scripts = f"{folder}/launch"
+    return f"sh {scripts}/torchrun.sh HOST, on each of {nodes} nodes; for Slurm and Kubernetes see {scripts}"
 
 
 def what_if_command(options: argparse.Namespace) -> None:

@@ -10,19 +10,31 @@ from torch.distributed.elastic.agent.server.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from autoplan.errors import LaunchError, PlanFileError
+from autoplan.export.folder import on_processors
 from autoplan.plan import load
 
 TOLD = 2  # the exit status of a process that has told a user's mistake (runtime.elastic.launch.run_script)
 SCRIPTS = ("train.py", "run.py")
 
 
+def ranks_here(folder: str) -> int:
+    """How many processes the plan in a folder has, all of them on this machine. Nodes of processors may be one."""
+    record = load(folder).record
+    cluster, ranks = record.cluster, record.chosen.mesh.devices
+    if cluster.nodes > 1 and not on_processors(cluster):
+        cause = f"the plan has {ranks} ranks on {cluster.nodes} nodes, and autoplan train starts those of one machine"
+        raise LaunchError(folder, cause, f"run {folder}/launch/torchrun.sh HOST on each node")
+    return ranks
+
+
 def train_command(options: argparse.Namespace) -> None:
-    """Starts as many processes as the plan has devices; LaunchError where one ended without saying why.
+    """Starts as many processes as the plan has devices; LaunchError where one ended without saying why, and for a plan
+    of several nodes' accelerators, which one machine hasn't got.
 
     torchrun itself ends with a traceback of its own whenever a process fails, and a process can't keep it from that.
     """
     told_once = bool({"-h", "--help"} & set(options.rest))  # by one process, not by each
-    ranks = 1 if told_once else load(options.folder).record.chosen.mesh.devices
+    ranks = 1 if told_once else ranks_here(options.folder)
     script = next((path for name in SCRIPTS if (path := Path(options.folder) / name).is_file()), None)
     if script is None:
         raise PlanFileError(options.folder, "there is no train.py", "export the plan again")
