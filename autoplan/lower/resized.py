@@ -15,7 +15,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Lowered
 from autoplan.lower.after_search import typed_program
 from autoplan.rules.registry import rule_of
-from autoplan.rules.strategies import Strategy, fits
+from autoplan.rules.strategies import Strategy, alike, axis_strategies, fits
 from autoplan.trace.rescale import rescale
 from cost_models.pipeline.order import actions
 
@@ -151,8 +151,10 @@ def uneven_nodes(
     nodes: Sequence[Node], strategies: Mapping[str, Strategy], types: Mapping[str, TensorType], mesh: Mesh
 ) -> Iterator[str]:
     for node in nodes:
-        axes = strategies[node.name].axes
-        if not fits(rule_of(node, types), axes, [types[name] for name in node.operands], node.type, mesh):
+        rule, kinds = rule_of(node, types), [types[name] for name in node.operands]
+        given = axis_strategies(rule, kinds, [True] * len(kinds))
+        axes = [(axis, alike(way, given) or way) for axis, way in strategies[node.name].axes]
+        if not fits(rule, axes, kinds, node.type, mesh):
             split = " x ".join(f"{a} = {mesh.size(a)}" for a, s in axes if mesh.size(a) > 1 and s.factor)
             shape = list(node.type.shape)
             yield f"{node.name} of {node.module or 'the root'} of shape {shape} doesn't divide over {split}"

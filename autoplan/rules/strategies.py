@@ -130,6 +130,14 @@ def fits(
     return all(divides(t, states, mesh) for t, states in tensors)
 
 
+def alike(strategy: AxisStrategy, given: Iterable[AxisStrategy]) -> AxisStrategy | None:
+    """Of these the one that computes the same, whatever its rule calls the factor that is split: names follow the
+    sizes of dims, and one of size 1 has none. None where none does."""
+    nameless = replace(strategy, factor="")
+    found = [way for way in given if way == strategy] or [w for w in given if replace(w, factor="") == nameless]
+    return found[0] if found else None
+
+
 def once_round(chosen: Sequence[tuple[str, AxisStrategy]]) -> list[AxisStrategy]:
     """The strategies of the axes; that of the context's two factors once where one ring goes round both."""
     outer = [s for axis, s in chosen if axis == CONTEXT and s.body in GO_ROUND]

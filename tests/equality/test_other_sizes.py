@@ -83,13 +83,13 @@ def of_zoo(folder: Path, name: str, **pinned: object) -> Planned:
 
 CASES = [
     pytest.param(
-        *("llama", {"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2}), [(8, 0), (4, 0), (8, 12), (2, 6)], marks=SLOW
+        *("llama", {"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2}), [(8, 0), (4, 0), (8, 12), (2, 6), (2, 0)], marks=SLOW
     ),
     pytest.param(
         *("llama", {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 2, "sequence_parallel": True}),
-        [(8, 0), (3, 0), (4, 8)], marks=SLOW,
+        [(8, 0), (3, 0), (4, 8), (1, 0)], marks=SLOW,
     ),
-    ("llama", {"dp": 1, "cp": 2, "tp": 1, "pp": 2, "micro_batch": 1}, [(8, 0), (3, 0), (5, 8)]),
+    ("llama", {"dp": 1, "cp": 2, "tp": 1, "pp": 2, "micro_batch": 1}, [(8, 0), (3, 0), (5, 8), (1, 0)]),
     pytest.param(
         *("gpt2", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 1, "recompute": "full"}), [(8, 0), (6, 7), (2, 0)],
         marks=SLOW,
@@ -107,7 +107,7 @@ CASES = [
     ),
     pytest.param(
         *("gpt2", {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 2, "pipeline_schedule": "zero-bubble"}),
-        [(8, 0), (3, 0)], marks=SLOW,
+        [(8, 0), (3, 0), (1, 0)], marks=SLOW,
     ),
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from autoplan.redistribution import follow, neutral, simplify, sized, transition
 from autoplan.rules.registry import AxisStrategy, Rule, registered, rule_of
 from autoplan.rules.strategies import (
     SYNC_BATCH_NORM,
+    alike,
     apart_strategies,
     axis_strategies,
     fits,
@@ -181,12 +182,15 @@ class _Operator:
         kinds = [operand.type for operand in self.operands]
         rule = self.rule(kinds) if self.compute.op in registered() else None
         given = replicated(self.carries) if rule is None else axis_strategies(rule, kinds, self.carries)
+        named = []
         for axis, strategy in self.chosen:
             apart = self.scope.apart and self.mesh.axis(axis).virtual
             ways = apart_strategies(given) if apart else given
-            if strategy not in ways and self.normal(strategy) not in map(self.normal, ways):
+            found = alike(strategy, ways) or alike(self.normal(strategy), list(map(self.normal, ways)))
+            if found is None:
                 raise self.foreign(axis, strategy, ways)
-        if rule is not None and not fits(rule, self.chosen, kinds, self.compute.value.type, self.mesh):
+            named.append((axis, replace(strategy, factor=found.factor)))
+        if rule is not None and not fits(rule, named, kinds, self.compute.value.type, self.mesh):
             raise self.fault("its strategies on the several axes don't go together: a size that doesn't divide")
 
     def foreign(self, axis: str, strategy: AxisStrategy, given: Iterable[AxisStrategy]) -> LayoutError:
