@@ -38,15 +38,16 @@ class ArrayProgram:
         shape = np.shape(variables)
         self.entries.append((spread(rows, shape).ravel(), np.ravel(variables), spread(factors, shape).ravel()))
 
-    def add(self, constants: np.ndarray | float, *terms: tuple[np.ndarray, np.ndarray | float]) -> None:
-        """Rows Σ factors·variables + constants ≥ 0; of each term (variables, factors), its last dim is summed over and
-        the first goes over the rows. One row: arrays without that."""
+    def add(self, constants: np.ndarray | float, *terms: tuple[np.ndarray, np.ndarray | float]) -> int:
+        """Rows Σ factors·variables + constants ≥ 0, and the number of the first; of each term (variables, factors), its
+        last dim is summed over and the first goes over the rows. One row: arrays without that."""
         least = -np.atleast_1d(np.asarray(constants, dtype=float))
         first = self.add_rows(len(least), least, np.inf)
         for variables, factors in terms:
             numbers = np.atleast_2d(variables)
             values = spread(factors, np.shape(variables)).reshape(numbers.shape)
             self.enter(first + np.arange(len(numbers))[:, None], numbers, values)
+        return first
 
     @property
     def low(self) -> np.ndarray:

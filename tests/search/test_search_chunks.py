@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from autoplan.cost.interleaved import (
 from autoplan.search.inter_op import interleaved
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stages, fitted
 from autoplan.search.inter_op.interleaved import DivisionSearch
-from autoplan.search.inter_op.interleaved_milp import PartitionMilp
+from autoplan.search.inter_op.interleaved_milp import PartitionMilp, SegmentRuns
 from autoplan.search.inter_op.rank_memory import SegmentBytes
 from cost_models.pipeline import in_flight, simulate
 from cost_models.pipeline.critical import script
@@ -34,12 +35,14 @@ EXACTLY = {"gap": 1e-10, "whole_cuts": 200, "few_integers": 1000}
 
 def chain(
     seed: int, schedule: str, virtual_stages: int, recompute: str, segments: int, microbatches: int,
-    turns: bool = False,
+    turns: bool = False, by_turns: Sequence[int] = (),
 ) -> ChainCosts:  # fmt: skip
-    """A random chain, its first and last segment unlike the others, under no wall."""
+    """A random chain, its first and last segment unlike the others, under no wall. ``by_turns``: the kinds of those
+    between, which take turns."""
     rng, ranks = random.Random(seed), 2
-    kinds = rng.choice([1, 2])
-    order = [kinds, *(i * kinds // (segments - 2) for i in range(segments - 2)), kinds + 1]
+    kinds = max(by_turns) + 1 if by_turns else rng.choice([1, 2])
+    between = [by_turns[i % len(by_turns)] if by_turns else i * kinds // (segments - 2) for i in range(segments - 2)]
+    order = [kinds, *between, kinds + 1]
 
     def along(low: float, high: float) -> np.ndarray:
         return np.array([rng.uniform(low, high) for _ in range(kinds + 2)])[order]
@@ -109,12 +112,43 @@ def test_the_cuts_are_the_best_there_are(
         assert quick.cuts.bound_s <= best_s * (1 + 1e-9) <= quick.cuts.objective_s * (1 + 2e-9)
 
 
+@pytest.mark.parametrize(("seed", "schedule", "virtual", "recompute", "segments", "kinds"), [
+    (0, "interleaved", 2, "none", 10, (0, 1)), (1, "interleaved", 2, "full", 9, (0, 0, 1)),
+    (2, "zero-bubble", 2, "none", 10, (0, 1, 0, 2)), (3, "zero-bubble", 1, "selective", 10, (0, 1, 2)),
+    (4, "interleaved", 2, "auto", 6, (0, 1)), (5, "zero-bubble", 1, "auto", 6, (0, 1)),
+])  # fmt: skip
+def test_kinds_that_take_turns_are_counted_by_kind(
+    seed: int, schedule: str, virtual: int, recompute: str, segments: int, kinds: tuple[int, ...]
+) -> None:
+    """In fractions that bounds every division, about as tightly as a run for each segment does; and no division that
+    fits is ruled out."""
+    free = chain(seed, schedule, virtual, recompute, segments, 4, by_turns=kinds)
+    costs = walled(free, 0.9 if recompute == "auto" else 1.1)
+    fitting = [d for d in divisions(costs) if costs.over(d) <= 0]
+    bounds_s = []
+    for turns in (False, True):
+        runs = SegmentRuns.of(costs, turns=turns)
+        milp = PartitionMilp(costs, 1.0, runs)
+        some = fitting[:: len(fitting) // 8 + 1]
+        for path in [*costs.interleaved.paths, *(costs.path(division).counts for division in some)]:
+            milp.add_path(path)
+        milp.hold(10)
+        bounds_s.append(milp.solve(relaxed=True).bound_s)
+        for division in some:
+            borders = [first for first, _ in division.stages]
+            for ends in (milp.lp.low, milp.lp.high):
+                ends[milp.q[:-1]] = runs.before[:, borders].T
+            assert milp.solve(relaxed=True).bound_s <= costs.step_s(division) * (1 + 1e-9)
+    assert runs.several.any() and len(runs.sizes) == max(kinds) + 3
+    assert bounds_s[0] * 0.97 <= bounds_s[1] <= min(costs.step_s(d) for d in fitting) * (1 + 1e-9)
+
+
 def test_a_search_goes_on_from_its_glance(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it finds is what it finds at once, and the program is built once."""
     built: list[PartitionMilp] = []
 
-    def build(costs: ChainCosts, first_s: float) -> PartitionMilp:
-        built.append(PartitionMilp(costs, first_s))
+    def build(costs: ChainCosts, first_s: float, runs: SegmentRuns) -> PartitionMilp:
+        built.append(PartitionMilp(costs, first_s, runs))
         return built[-1]
 
     monkeypatch.setattr(interleaved, "PartitionMilp", build)

@@ -105,15 +105,14 @@ def rules_out(costs: ChainCosts, division: Division) -> bool:
         for number in range(len(moments)):
             milp.add_moment(rank, number)
     for k, (first, _) in enumerate(division.stages):
-        before = np.clip(first - milp.starts[:-1], 0, milp.sizes)
-        milp.lp.low[milp.q[k]] = milp.lp.high[milp.q[k]] = before
+        milp.lp.low[milp.q[k]] = milp.lp.high[milp.q[k]] = milp.runs.before[:, first]
     for stage, full, part in zip(range(costs.stages), division.full, division.part, strict=True):
         first, last = division.stages[stage]
         again = [n for n in range(first, last) if costs.repeated[n]]
         for of, count in ((milp.a, full), (milp.b, full + part)):
             for cell, (k, run) in enumerate(zip(*milp.cells, strict=True)):
                 if k == stage:
-                    mine = sum(milp.starts[run] <= n < milp.starts[run + 1] for n in again[:count])
+                    mine = sum(np.diff(milp.runs.before[run])[again[:count]])
                     milp.lp.low[of[cell]] = milp.lp.high[of[cell]] = mine
     return bool(np.isinf(milp.solve().bound_s))
 

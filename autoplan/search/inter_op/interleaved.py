@@ -24,7 +24,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import CriticalPath
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages, fitted
-from autoplan.search.inter_op.interleaved_milp import Found, PartitionMilp
+from autoplan.search.inter_op.interleaved_milp import Found, PartitionMilp, SegmentRuns
 from autoplan.search.inter_op.partition import Cuts
 from autoplan.search.inter_op.rank_excess import RankExcess
 from autoplan.search.inter_op.tabu_search import again_s, neighbours, recomputed_otherwise, runs_again
@@ -131,7 +131,7 @@ class DivisionSearch:
         if self.few is None:
             self.take(self.even)
             milp = self.program(self.even)
-            self.few = milp.lp.integers <= self.few_integers
+            self.few = not milp.runs.several.any() and milp.lp.integers <= self.few_integers
             self.relaxed(milp)
             if self.few:
                 for _ in range(0 if self.done else self.whole_cuts):
@@ -196,7 +196,10 @@ class DivisionSearch:
     def program(self, even: Division) -> PartitionMilp:
         """The integer program with the paths that are known, and that of even stages."""
         p, first = self.costs, self.path(even)
-        milp = PartitionMilp(p, first.step_s)
+        runs = SegmentRuns.of(p, turns=False)
+        if runs.whole_numbers(p.stages) > self.few_integers:  # only its fractions are asked for
+            runs = SegmentRuns.of(p, turns=True)
+        milp = PartitionMilp(p, first.step_s, runs)
         self.paths = [*p.interleaved.paths, first.counts]
         for path in self.paths:
             milp.add_path(path)

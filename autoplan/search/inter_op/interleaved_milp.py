@@ -11,6 +11,12 @@ d[k,r] = q[k+1,r] - q[k,r] on it, of which a[k,r] are recomputed in full and b[k
     Σ_k (n_k·flight + states + gradients) + buffers + transients ≤ memory limit   each rank and moment  add_moment
     Σ_k (states + gradients) + update ≤ memory limit            each rank, with nothing in flight       add_emptied
 
+Where kinds of segments take turns (mixers and mixtures, say), each layer would be a run. In fractions that is hardly
+tighter than to count the kinds of such a stretch, for a twentieth of the variables. So a run may be all segments of one
+kind in a stretch; c is of stretches then. None is ever far ahead of its share of the stretch's n segments:
+
+    low_r ≤ q[k,r] - n_r / n·Σ q[k,·] ≤ high_r                                                  turns
+
 The step's time is the longest path through the actions, so with every path T is exact; with some it is a lower bound,
 and so is the dual bound of the solver. What a border costs, or a buffer on it, depends on the run behind it. Bytes are
 those of ``rank_memory``, as shares of the limit.
@@ -38,13 +44,67 @@ BYTES = (
 )  # fmt: skip
 
 
-def run_starts(costs: ChainCosts) -> np.ndarray:
-    """The first segment of each run, and last the number of segments. In front of the chain's first segment lies no
-    border: it is a run of its own."""
-    columns = [getattr(costs, name) for name in SECONDS] + [getattr(costs.memory, name) for name in BYTES]
-    table = np.stack([*(column.astype(float) for column in columns), *costs.messages_s])[:, 1:]
-    differs = (table[:, 1:] != table[:, :-1]).any(axis=0)
-    return np.unique([0, 1, *(np.flatnonzero(differs) + 2), len(costs)])
+@dataclass(frozen=True)
+class SegmentRuns:
+    """The chain as runs of equal segments, in stretches of one run, or of several whose segments take turns.
+
+    before   [runs, N+1]: how many of the first 0, 1, … segments each run has
+    stretch  [runs]: the number of its stretch
+    """
+
+    before: np.ndarray
+    stretch: np.ndarray
+
+    @staticmethod
+    def of(costs: ChainCosts, *, turns: bool) -> SegmentRuns:
+        """``turns``: in stretches whose segments take turns, else each run in one. In front of the chain's first
+        segment lies no border: it is a run of its own."""
+        columns = [getattr(costs, name) for name in SECONDS] + [getattr(costs.memory, name) for name in BYTES]
+        table = np.stack([*(column.astype(float) for column in columns), *costs.messages_s])[:, 1:]
+        kinds = np.append(-1, np.unique(table, axis=1, return_inverse=True)[1].ravel())
+        begins = np.append(True, kinds[1:] != kinds[:-1])
+        if turns:
+            last = len(kinds) - 1 - np.array([np.argmax(kinds[::-1] == kind) for kind in kinds])
+            begins[1:] &= np.arange(1, len(kinds)) > np.maximum.accumulate(last)[:-1]
+        stretches = np.cumsum(begins) - 1
+        _, first, run = np.unique(np.stack([stretches, kinds]), axis=1, return_index=True, return_inverse=True)
+        before = np.zeros((len(first), len(kinds) + 1), dtype=int)
+        before[run.ravel(), np.arange(1, len(kinds) + 1)] = 1
+        return SegmentRuns(before.cumsum(axis=1), stretches[first])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return self.before[:, -1]
+
+    @property
+    def first(self) -> np.ndarray:
+        """[runs]: the first segment of each."""
+        return np.argmax(self.before > 0, axis=1) - 1
+
+    @property
+    def several(self) -> np.ndarray:
+        """[runs]: whether others are in their stretch."""
+        return np.bincount(self.stretch)[self.stretch] > 1
+
+    def each(self, over: np.ufunc, values: np.ndarray) -> np.ndarray:
+        """[…, stretches] of [..., runs]: the sum or the least over the runs of a stretch."""
+        return np.asarray(over.reduceat(values, np.unique(self.stretch, return_index=True)[1], axis=-1))
+
+    def at_borders(self, stages: int) -> tuple[np.ndarray, np.ndarray]:
+        """[stages + 1, runs]: how many of a run are in front of each border at least, and at most."""
+        size, border = self.before.shape[1] - 1, np.arange(stages + 1)
+        least = self.before[:, np.where(border == stages, size, border)].T
+        return least, self.before[:, np.where(border == 0, 0, size - (stages - border))].T
+
+    def whole_numbers(self, stages: int) -> int:
+        """Of the program, at least: those that are open of ``at_borders``."""
+        return int(np.less(*self.at_borders(stages)).sum())
+
+    def ahead(self) -> tuple[np.ndarray, np.ndarray]:
+        """[runs]: by how many segments each is ahead of its share, at least and at most."""
+        all_ = self.each(np.add, self.before.T).T[self.stretch]
+        beyond = self.before - (self.sizes / all_[:, -1])[:, None] * all_
+        return beyond.min(axis=1), beyond.max(axis=1)
 
 
 @dataclass(frozen=True)
@@ -69,11 +129,10 @@ class PartitionMilp:
     held     (rank, moment) of those in the program
     """
 
-    def __init__(self, costs: ChainCosts, scale_s: float) -> None:
+    def __init__(self, costs: ChainCosts, scale_s: float, runs: SegmentRuns | None = None) -> None:
         self.costs, self.scale_s, self.lp = costs, scale_s, ArrayProgram()
-        self.starts = run_starts(costs)
-        self.sizes = np.diff(self.starts)
-        at = self.starts[:-1]
+        self.runs = runs or SegmentRuns.of(costs, turns=False)
+        at = self.runs.first
         self.of = {name: getattr(costs, name)[at] for name in SECONDS}
         self.of |= {name: getattr(costs.memory, name)[at].astype(float) for name in BYTES}
         memory = costs.memory
@@ -89,8 +148,7 @@ class PartitionMilp:
         self.tied_updated = (self.tied - elsewhere) * memory.update_share
         self.step = self.lp.variables(0.0, np.inf)[None]
         self.borders()
-        self.a = self.b = np.zeros(0, dtype=int)
-        self.cells = (self.a, self.b)
+        self.cells = self.a, self.b = (np.zeros(0, dtype=int),) * 2
         if costs.recompute == "auto":
             self.recompute()
         self.held: set[tuple[int, int]] = set()
@@ -99,33 +157,47 @@ class PartitionMilp:
         self.of_ranks: dict[tuple[str, int], int] = {}
 
     def borders(self) -> None:
-        """q and c [v·d + 1, runs], of the border in front of each stage and behind the last."""
-        stages = self.costs.stages
-        border = np.arange(stages + 1)
-        least = np.where(border == stages, len(self.costs), border)[:, None] - self.starts[:-1]
-        most = np.where(border == 0, 0, len(self.costs) - (stages - border))[:, None] - self.starts[:-1]
-        least, most = (np.clip(held, 0, self.sizes) for held in (least, most))
+        """q [v·d + 1, runs] and c [v·d + 1, stretches], of the border in front of each stage and behind the last."""
+        stages, runs = self.costs.stages, self.runs
+        (least, most), whole = runs.at_borders(stages), runs.each(np.add, runs.sizes)
         self.q = self.lp.variables(least, most, whole=True)
-        single = np.broadcast_to(self.sizes == 1, self.q.shape)  # c is q itself
-        self.c = self.q.copy()
-        self.c[~single] = self.lp.variables((least == self.sizes)[~single], (most == self.sizes)[~single], whole=True)
         self.longest, self.sure = most[1:] - least[:-1], least[1:] - most[:-1]  # segments of a run that a stage holds
-        n = np.broadcast_to(self.sizes, self.q.shape)
-        may = ~single & (least < most) & (most == self.sizes)
-        q, c, n_may, none = self.q[may], self.c[may], n[may], np.zeros(may.sum())
-        self.lp.add(none, column(q, 1.0), column(c, -n_may))
-        self.lp.add(n_may - 1, column(q, -1.0), column(c, 1.0))
-        later = (most[:, 1:] > 0) & (least[:, :-1] < self.sizes[:-1])
-        full, next_ = self.c[:, :-1][later], self.q[:, 1:][later]
-        self.lp.add(np.zeros(later.sum()), column(full, n[:, 1:][later]), column(next_, -1.0))
+        low, high = runs.each(np.add, least), runs.each(np.add, most)
+        single = np.broadcast_to(whole == 1, low.shape)  # c is q itself
+        self.c = runs.each(np.add, self.q)
+        self.c[~single] = self.lp.variables((low == whole)[~single], (high == whole)[~single], whole=True)
+        n, may = np.broadcast_to(whole, low.shape), ~single & (low < high) & (high == whole)
+        c, n_may, none = self.c[may], n[may], np.zeros(may.sum())
+        self.counted(may, 1.0, self.lp.add(none, column(c, -n_may)))
+        self.counted(may, -1.0, self.lp.add(n_may - 1, column(c, 1.0)))
+        later = (high[:, 1:] > 0) & (low[:, :-1] < whole[:-1])
+        first = self.lp.add(np.zeros(later.sum()), column(self.c[:, :-1][later], n[:, 1:][later]))
+        self.counted(np.pad(later, ((0, 0), (1, 0))), -1.0, first)
         self.lp.add(-np.ones(stages), (self.q[1:], 1.0), (self.q[:-1], -1.0))
+        self.turns((least < most) & runs.several)
+
+    def counted(self, chosen: np.ndarray, factor: float, first: int) -> None:
+        """Adds the segments in front of each chosen border, of a chosen stretch, to its row: one after another."""
+        rows = np.full(chosen.shape, -1)
+        rows[chosen] = first + np.arange(chosen.sum())
+        rows = rows[:, self.runs.stretch]
+        self.lp.enter(rows[rows >= 0], self.q[rows >= 0], factor)
+
+    def turns(self, open_: np.ndarray) -> None:
+        """Of each run that takes turns with others how far it is ahead of its share in front of a border."""
+        k, r = np.nonzero(open_)
+        together = self.runs.stretch[:, None] == self.runs.stretch
+        share = together * self.runs.sizes[:, None] / (together @ self.runs.sizes)[:, None] - np.eye(len(together))
+        for ahead, sign in zip(self.runs.ahead(), (-1.0, 1.0), strict=True):
+            self.lp.add(sign * ahead[r], (self.q[k], sign * share[r]))
 
     def recompute(self) -> None:
         """a and b of each cell: a stage, and a run of which it may hold segments that may be recomputed."""
         k, r = np.nonzero((self.longest > 0) & (self.of["repeated"] > 0))
         self.cells = (k, r)
         most = self.longest[k, r]
-        goes_on = k[1:] == k[:-1]  # a cell's next is of the same stage
+        ordered = ~self.runs.several[r]
+        goes_on = (k[1:] == k[:-1]) & ordered[1:] & ordered[:-1]  # a cell's next is of the same stage
         before, after = np.append(False, goes_on)[: len(k)], np.append(goes_on, False)[: len(k)]
         first, last, none = self.q[k, r], self.q[k + 1, r], np.zeros(len(k))
         made = []
@@ -151,8 +223,9 @@ class PartitionMilp:
         return numbers.ravel(), np.stack([values, -values]).ravel()
 
     def behind(self, values: np.ndarray, borders: Sequence[int] | slice) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
-        """(constant, term) of the sum over some borders of the value [borders, runs] of the run that begins or goes on
-        behind each."""
+        """(constant, term) of minus the sum over some borders of the value [borders, runs] of the run that begins or
+        goes on behind each, or of the least in its stretch."""
+        values = -self.runs.each(np.minimum, values)
         steps = np.diff(values, axis=1, append=0.0)
         return float(values[:, 0].sum()), (self.c[borders].ravel(), steps.ravel())
 
@@ -161,8 +234,8 @@ class PartitionMilp:
         p, scaled = self.costs, counts / self.scale_s
         k, r = self.cells
         again = np.append(scaled[2 if splits(p.schedule) else 1, :1], scaled[1, 1:])[k]
-        messages = (scaled[SENT_FORWARD, 1:] + scaled[SENT_BACK, :-1])[:, None] * p.messages_s[1:, self.starts[:-1]]
-        constant, entering = self.behind(-messages, slice(1, -1))
+        messages = (scaled[SENT_FORWARD, 1:] + scaled[SENT_BACK, :-1])[:, None] * p.messages_s[1:, self.runs.first]
+        constant, entering = self.behind(messages, slice(1, -1))
         part = self.of["part_s"][r]
         self.lp.add(
             constant, (self.step, 1.0), self.moved(-self.seconds(scaled)), entering,
@@ -170,7 +243,7 @@ class PartitionMilp:
         )  # fmt: skip
 
     def seconds(self, counts: np.ndarray) -> np.ndarray:
-        """[v·d, runs]: of a segment of each run on each stage, its actions as often as counted."""
+        """[v·d, runs]: of a segment on each stage, its actions as often as counted."""
         again_s = {FULL: self.of["full_s"], PART: self.of["part_s"]}.get(self.costs.recompute, 0.0)
         backward_s, weights_s = self.of["backward_s"] + again_s * self.of["repeated"], self.of["weights_s"]
         f, b, w = (row[:, None] for row in counts[:3])
@@ -193,7 +266,7 @@ class PartitionMilp:
         each = self.of["states"] + self.gradients[standing] + counts[mine, None] * flight
         tied = self.tied_states[rank] + self.tied_gradients[standing, rank].max()
         entered = [k for k in mine if k]
-        constant, unkept = self.behind(-counts[entered, None] * self.of["unkept"] * unit, entered)
+        constant, unkept = self.behind(counts[entered, None] * self.of["unkept"] * unit, entered)
         constants, transients = self.most("constants", p.stages)[mine], np.array(self.transients(mine))
         self.lp.add(
             1.0 + constant + tied * unit, self.moved(-each * unit, mine), unkept,
@@ -244,7 +317,7 @@ class PartitionMilp:
     def message(self, mine: Sequence[int]) -> int:
         """The variable of a rank's largest message, as a share of the limit."""
         if (key := ("message", mine[0])) not in self.of_ranks:
-            values = self.of["message"] / self.costs.memory_limit
+            values = self.runs.each(np.minimum, self.of["message"] / self.costs.memory_limit)
             self.of_ranks[key] = made = int(self.lp.variables(float(values[1:].min(initial=0.0)), np.inf))
             borders = np.array(sorted({*mine, *(k + 1 for k in mine)} - {0, self.costs.stages}))
             steps = np.broadcast_to(-np.diff(values, append=0.0), (len(borders), len(values)))
@@ -268,10 +341,8 @@ class PartitionMilp:
             return self.of_ranks[key]
         self.of_ranks[key] = made = int(self.lp.variables(0.0, np.inf))
         on_rank = np.isin(self.cells[0], mine)
-        for run in range(len(self.sizes)):
+        for run in np.unique(self.cells[1][on_rank]).tolist():
             cells = on_rank & (self.cells[1] == run)
-            if not cells.any():
-                continue
             room = float(self.longest[mine, run].sum())
             for name, lower in (("kept", 0.0), ("rebuilt", 1.0)):
                 some = self.lp.variables(0.0, 1.0, whole=True)
@@ -299,8 +370,7 @@ class PartitionMilp:
 
     def are_there(self, stage: np.ndarray, run: np.ndarray) -> np.ndarray:
         """The variables that are 1 where a stage holds a segment of a run."""
-        new = self.there[stage, run] < 0
-        at, of = stage[new], run[new]
+        at, of = (places[self.there[stage, run] < 0] for places in (stage, run))
         none = np.zeros(len(at))
         self.there[at, of] = some = self.lp.variables(none, 1.0, whole=True)
         first, last = self.q[at, of], self.q[at + 1, of]
@@ -311,8 +381,7 @@ class PartitionMilp:
         """The best divisions for the paths and moments there are; ``relaxed``: in fractions of segments, and then the
         nearest whole ones."""
         found = self.lp.solve(relaxed=relaxed, gap=gap)
-        bound_s = found.bound * self.scale_s
-        return Found(bound_s, None if found.values is None else self.division(found.values))
+        return Found(found.bound * self.scale_s, None if found.values is None else self.division(found.values))
 
     def division(self, values: np.ndarray) -> Division:
         """The solution as whole numbers."""
