@@ -24,7 +24,10 @@ from autoplan.plan import Plan, load
 from autoplan.runtime.elastic.scaled_batch import KEEP, SCALE, scaled_rows
 from autoplan.runtime.elastic.world_size import PLAN, TOLD
 
-SIZES = ("dp", "tp", "pp", "cp", "ep", "etp", "tensor", "dp_replicate", "virtual_stages", "micro_batch")
+SIZES = (
+    "dp", "tp", "pp", "cp", "ep", "etp", "tensor", "dp_replicate", "virtual_stages", "micro_batch",
+    "compression_within",
+)  # fmt: skip
 
 
 def replanned(plan: Plan, ranks: int, per_node: int, batch: str = KEEP) -> tuple[Plan, str]:

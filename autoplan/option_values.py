@@ -19,7 +19,7 @@ SIZES = (
 """Fields of Parallelism that are numbers; ``staleness`` may be 0."""
 OUTER_OPTIMIZERS = ("nesterov",)
 GOSSIP = ("ring", "exponential")
-COMPRESSIONS = ("powersgd", "int8", "topk", "1bit", "1bit-lamb")
+COMPRESSIONS = ("powersgd", "int8", "fp8", "topk", "1bit", "1bit-lamb")
 RANDOMNESS = ("global", "per-rank")
 EXPERT_DROPPING = ("order", "score")
 TRAINED = {"statistics": STATISTICS, "randomness": RANDOMNESS, "expert_dropping": EXPERT_DROPPING}

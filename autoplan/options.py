@@ -258,7 +258,8 @@ class Parallelism:
                      that graph (D-PSGD)
     compression      of gradients over the data axis: "powersgd", factors of low rank (``compression_rank``, None: 4);
                      "topk", each rank's largest elements (``compression_rate``, their share, None: 0.01); "int8",
-                     eight bits an element; "1bit", "1bit-lamb": 1-bit Adam, LAMB (``runtime.parallel.compression``)
+                     "fp8", eight bits an element; "1bit", "1bit-lamb": 1-bit Adam and LAMB
+                     (``runtime.parallel.compression``)
     compression_within  data-parallel ranks that lie together, as a node's, which sum gradients whole; compressed ones
                      go between such groups. None or 1: between all
     servers          data-parallel ranks that are parameter servers (Li et al. 2014): each has a shard of the weights,

@@ -15,7 +15,7 @@ Modules, each importing only those before it:
     zero_costs          seconds of ZeRO's collectives
     compressed_sums     what compressed gradients have in common
     low_rank            PowerSGD
-    sent_compressed     int8, top-k and 1-bit Adam; over the slow level alone
+    sent_compressed     int8, fp8, top-k, 1-bit Adam; over the slow level alone
     gathered_optimizer  updates of whole matrices
     interleaved         schedules with several stages a rank
     step                what happens once a step; the whole schedule

@@ -12,10 +12,13 @@ from autoplan.cost.compressed_sums import CompressedCost, Message, Sent, Shape
 from autoplan.cost.low_rank import LowRankCost, kept_factors
 from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import BLOCK, INDEX_BYTES, Compression, blocks, exchanged_blocks, shards, two_levels
+from autoplan.ir.mesh import EXPERT
 
 ENCODED = (2.0, 2.0, 1.0, 2.0, 2.0, 1.3, 0.5, 0.5)
 """Over a gradient in float32 that becomes bytes: filled up to blocks, its sizes, their largest, divided, rounded,
 narrowed, put behind one another, put in place."""
+IN_FP8 = (2.0, 2.0, 1.0, 2.0, 1.3, 0.5, 0.5)
+"""The same in fp8, whose conversion rounds."""
 DECODED = (0.5, 1.3, 2.0)
 """Of bytes that become one again: apart from their scales, widened, times these."""
 ADDED = 3.0
@@ -52,9 +55,13 @@ class QuantisedCost(CompressedCost):
         size, flags = total * self.how.block_bytes, ranks * sum(self.kinds[axes].values())
         return ("all-to-all", size), ("all-gather", size + flags)
 
+    @property
+    def encoded(self) -> tuple[float, ...]:
+        return IN_FP8 if self.how.kind == "fp8" else ENCODED
+
     def local_s(self, prices: Prices) -> float:
         updated = LAMB_UPDATED if self.how.kind == "1bit-lamb" else UPDATED
-        passes = (*ENCODED, *DECODED, *((*FED_BACK, *BY_MOMENTUM, *updated) if self.how.feeds_back else ()))
+        passes = (*self.encoded, *DECODED, *((*FED_BACK, *BY_MOMENTUM, *updated) if self.how.feeds_back else ()))
         each = sum(
             count * self.streamed_s(passes, math.prod(shape), prices) for shape, count in self.shapes.items()
         )
@@ -65,7 +72,7 @@ class QuantisedCost(CompressedCost):
         ranks = math.prod(prices.mesh.size(axis) for axis in axes.split(","))
         share = sum(count * math.prod(shape) for shape, count in self.kinds[axes].items()) / ranks
         came_s = ranks * self.streamed_s((*DECODED, ADDED), share, prices)
-        return came_s + self.streamed_s((*ENCODED, *(FED_BACK if self.how.feeds_back else ())), share, prices)
+        return came_s + self.streamed_s((*self.encoded, *(FED_BACK if self.how.feeds_back else ())), share, prices)
 
 
 @dataclass(frozen=True)
@@ -98,21 +105,25 @@ class TwoLevelCost(CompressedCost):
         elements = sum(count * (math.prod(shape) + 1) for shape, count in owned.kinds[across].items())
         rows = owners * elements * self.itemsize
         between = owned.sent(across, prices)
+        if not within:
+            return between
         return ("reduce-scatter", rows, within), *between, ("all-gather", rows, within)
 
     def local_s(self, prices: Prices) -> float:
         """Gradients are put behind one another, the owner's taken out of what came and put back."""
         found = 0.0
         for axes, shapes in self.kinds.items():
-            owned, _, (_, across) = self.fullest(axes, prices)
+            owned, _, (within, across) = self.fullest(axes, prices)
             whole, part = elements_of(shapes), elements_of(owned.kinds[across])
-            found += owned.local_s(prices) + self.streamed_s(LAID_OUT, whole, prices)
-            found += self.streamed_s(PUT_BACK, part, prices)
+            found += owned.local_s(prices)
+            if within:
+                found += self.streamed_s(LAID_OUT, whole, prices) + self.streamed_s(PUT_BACK, part, prices)
         return found
 
     def fullest(self, axes: str, prices: Prices) -> tuple[CompressedCost, int, tuple[str, str]]:
         """(what the owner of most elements sends, owners in a group, the axes within groups and between them)."""
-        levels = two_levels(axes.split(","), self.how.within, prices.mesh.size("dp"))
+        sizes_of = prices.mesh.size("dp"), prices.mesh.size(EXPERT)
+        levels = two_levels(axes.split(","), self.how.within, *sizes_of)
         within, across = (",".join(names) for names in levels)
         owners = math.prod(prices.mesh.size(axis) for axis in levels[0])
         shapes = dict(enumerate(sorted(Counter(self.kinds[axes]).elements())))
@@ -149,7 +160,7 @@ def together(costs: Iterable[CompressedCost]) -> CompressedCost:
 
 def kept_bytes(shape: Shape, how: Compression, itemsize: int, ranks: int) -> float:
     """Bytes that stay on a rank of a gradient of this shape: what was left out of it, and what messages are put
-    together in. Of those who add up, theirs, too; of owners in a group each one's share."""
+    together in. Of those who add up, theirs, too; of owners in a group, ``how.within`` ranks, each one's share."""
     elements = math.prod(shape)
     if how.kind == "1bit-lamb":  # the fresh variance
         return itemsize * elements + kept_bytes(shape, replace(how, kind="1bit"), itemsize, ranks)

@@ -32,6 +32,8 @@ WARM_UP = 100
 """Steps of plain Adam before 1-bit Adam where no number is given; its authors take 15 to 25% of a training."""
 ONE_BIT = ("1bit", "1bit-lamb")
 """Kinds by which a momentum goes in place of gradients, under a frozen variance."""
+ONE_BYTE = ("int8", "fp8")
+"""Kinds by which each element is rounded to a byte; nothing of that is kept."""
 BLOCK = 256
 """Elements that have one scale where gradients go in few bits."""
 SCALE_BYTES = 4
@@ -44,7 +46,7 @@ INDEX_BYTES = 4
 class Compression:
     """How gradients over the data axis are compressed (``runtime.parallel.compression``).
 
-    kind  "powersgd", "int8", "topk", "1bit" or "1bit-lamb"
+    kind  "powersgd", "int8", "fp8", "topk", "1bit" or "1bit-lamb"
     rank  of PowerSGD's factors, else 0
     rate  of top-k the share of a gradient's elements that a rank sends, else 0
     within  data-parallel ranks that lie together, as a node's, which sum gradients whole; what is compressed goes
@@ -69,12 +71,12 @@ class Compression:
     @property
     def feeds_back(self) -> bool:
         """Whether what is left out is added to the next step's gradients."""
-        return self.kind != "int8"
+        return self.kind not in ONE_BYTE
 
     @property
     def block_bytes(self) -> int:
         """Of BLOCK elements that go in few bits, with their scale."""
-        return (BLOCK if self.kind == "int8" else BLOCK // 8) + SCALE_BYTES
+        return (BLOCK if self.kind in ONE_BYTE else BLOCK // 8) + SCALE_BYTES
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether a gradient of this local shape is compressed: a matrix, of PowerSGD one that it gains by."""
@@ -99,14 +101,18 @@ def compression(
     return Compression(kind, low_rank, share, within or 1)
 
 
-def two_levels(axes: Sequence[str], within: int, data: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def two_levels(axes: Sequence[str], within: int, data: int, experts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the axes over which gradients are summed whole, those over which they go compressed) of a sum over ``axes``.
 
-    within  ranks of the data axis that lie together
-    data    its size
+    within   data-parallel ranks that lie together
+    data     the size of the mesh's axis ``dp``
+    experts  that of ``ep``, which lies inside of it: ranks along it that lie together have different experts, whose
+             gradients are none of one sum. Where all that lie together have, nothing is summed whole: ()
     """
-    inner = tuple(f"dp.inner{within}" if axis == "dp" else axis for axis in axes)
-    return inner, (f"dp.outer{data // within}",)
+    near = within // experts
+    if near == 1:
+        return tuple(axis for axis in axes if axis != "dp"), ("dp",)
+    return tuple(f"dp.inner{near}" if axis == "dp" else axis for axis in axes), (f"dp.outer{data // near}",)
 
 
 def blocks(elements: int) -> int:

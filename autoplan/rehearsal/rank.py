@@ -28,9 +28,9 @@ from autoplan.rehearsal.device.process_groups import fake_world
 from autoplan.rehearsal.device.streams import NAME
 from autoplan.rehearsal.records import RankTrace
 from autoplan.runtime import host
-from autoplan.runtime import program as runtime_program
 from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.engine import LoopEngine
+from autoplan.runtime.parallel import compiled as runtime_compiled
 from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
 from autoplan.runtime.program_spec import ProgramSpec
@@ -61,8 +61,8 @@ def rehearse_rank(
         stack.enter_context(fake_world(rank, spec.lowered.mesh.devices, recorder))
         stack.enter_context(answered(recorder))
         partitioning = partial(partition_segments, recorder=recorder)
-        stack.enter_context(patch.object(runtime_program, "compile_segments", partitioning))
-        stack.enter_context(patch.object(runtime_program, "has_compiler", lambda device_type: True))
+        stack.enter_context(patch.object(runtime_compiled, "compile_segments", partitioning))
+        stack.enter_context(patch.object(runtime_compiled, "has_compiler", lambda device_type: True))
         stack.enter_context(kernels_of("cuda" if record.cluster.profile()[0].compiles else "cpu"))
         # a compiled segment runs again whole, an eager one up to the last tensor that its backward reads
         stack.enter_context(set_checkpoint_early_stop(not spec.training.compile))

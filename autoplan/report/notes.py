@@ -82,6 +82,7 @@ COMPRESSED_AS = {
         "as factors of rank {rank} (PowerSGD)",
     ),
     "int8": ("a matrix that dp alone sums", "in blocks of 256 int8 with a scale (int8)"),
+    "fp8": ("a matrix that dp alone sums", "in blocks of 256 float8 (e4m3) with a scale (fp8)"),
     "1bit": (
         "a matrix that dp alone sums",
         "as Adam's momentum in one bit an element, with a frozen variance (1-bit Adam)",
@@ -93,10 +94,6 @@ COMPRESSED_AS = {
     "topk": ("a matrix that dp alone sums", "as the {rate:.2%} of elements that are largest on each rank (top-k)"),
 }
 """By kind: what it takes, and how that goes."""
-
-
-WITHIN = "dp.inner"
-"""How axes of ranks that lie together begin (``ir.mesh``)."""
 
 
 def compression_text(record: PlanRecord, how: Compression, start: int) -> str:
@@ -153,7 +150,8 @@ def server_note(record: PlanRecord, servers: int, staleness: int) -> str:
 def sent_text(record: PlanRecord) -> str:
     """``, 1.2 MiB in a step``: what the device with most of them sends of gradients; "" where none go so."""
     parts = [c for c in record.chosen.predicted.collectives if c.where == COMPRESSED]
-    sent = sum(c.bytes for c in parts if not c.axis.startswith(WITHIN))
+    within = {c.axis for c in parts if c.kind == "reduce-scatter"}  # between ranks that lie together, whole
+    sent = sum(c.bytes for c in parts if c.axis not in within)
     return f", {size_text(sent)} in a step of a device" if sent else ""
 
 

@@ -36,9 +36,10 @@ from autoplan.runtime.optim.optimizer import rank_optimizer
 from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.parallel import whole_tensors, zero
-from autoplan.runtime.parallel.compiled import NOT_COMPILED, UNCOMPILED, compile_segments, has_compiler
+from autoplan.runtime.parallel.compiled import compile_as_asked
 from autoplan.runtime.parallel.compression.compressor import ERROR
-from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
+from autoplan.runtime.parallel.compression.program_sums import gradient_groups
+from autoplan.runtime.parallel.gradient_buckets import GradientSums
 from autoplan.runtime.parallel.loss_denominators import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.parameter_server import servers_of
 from autoplan.runtime.parallel.seeding import drawing
@@ -61,11 +62,8 @@ class Program(RankModel):
     ) -> None:
         super().__init__(spec, module, timeout_s, (*gradient_groups(spec), *replica_groups(spec)))
         self.pretrained = pretrained
-        compiles = spec.training.compile and self.device.type != UNCOMPILED
-        if compiles and has_compiler(self.device.type):
-            compile_segments(self.stages.modules)
-        elif compiles and self.rank == 0:
-            note(NOT_COMPILED.format(self.device.type))
+        if (uncompiled := compile_as_asked(spec, self.stages.modules, self.device.type)) and self.rank == 0:
+            note(uncompiled)
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.saver, self.steps = Saver(), 0

@@ -106,6 +106,7 @@ def rule_of(parallelism: Parallelism) -> str:
         kinds = {
             "powersgd": f"PowerSGD's rule, gradients of rank {how.rank} with what was left out before",
             "int8": "int8's rule, each replica's gradient rounded, and their sum",
+            "fp8": "fp8's rule, each replica's gradient rounded, and their sum",
             "1bit": "1-bit Adam's rule, each replica's part of the momentum in one bit, and their sum",
             "1bit-lamb": "1-bit LAMB's rule, each replica's part of the momentum in one bit, and their sum",
             "topk": f"top-k's rule, {how.rate:g} of each replica's elements with what was left out before",

@@ -58,6 +58,9 @@ def test_pins_are_given_up_in_turn_but_never_the_rule_of_a_step() -> None:
     local = list(requests(Parallelism(dp=4, local_steps=4)))
     assert [one.local_steps for one, _ in local if isinstance(one, Parallelism)] == [4, 4]
     assert list(requests("zero3")) == [("zero3", "")]
+    between = list(requests(Parallelism(dp=16, compression="int8", compression_within=8)))
+    assert [said for _, said in between] == ["", "dp, compression_within found anew"]
+    assert between[1][0] == Parallelism(compression="int8")
     gpipe = requests(Parallelism(pipeline_schedule="gpipe"))
     assert [said for _, said in gpipe] == ["", "pipeline_schedule found anew"]
     assert [said for _, said in requests(Parallelism(micro_batch=2))] == ["", "micro_batch found anew"]

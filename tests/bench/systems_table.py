@@ -1,6 +1,7 @@
 """docs/systems.md: every named system with its paper, what it pins, what it costs on an example, whether it was equal.
 
     python -m tests.bench.systems_table --write docs/systems.md
+    python -m tests.bench.systems_table --system fp8 --renew docs/systems.md    its rows alone, the others as they are
 
 Each is planned by its name, with what else the search decides, for the example; equality is read from the matrix in
 docs/appendix/systems.md.
@@ -72,10 +73,12 @@ PAPERS: Mapping[str, str] = {
     "pipedream": "Narayanan et al. 2019, PipeDream", "pipedream-vertical-sync": "Narayanan et al. 2019, section 3.3",
     "pipedream-2bw": "Narayanan et al. 2021, PipeDream-2BW", "gossip": "Lian et al. 2017, D-PSGD",
     "powersgd": "Vogels et al. 2019, PowerSGD", "int8": "Wang et al. 2023, ZeRO++ (quantised gradients)",
+    "fp8": "Peng et al. 2023, FP8-LM",
     "topk": "Stich et al. 2018, sparsified SGD with memory", "1bit-adam": "Tang et al. 2021, 1-bit Adam",
     "1bit-lamb": "Li et al. 2021, 1-bit LAMB",
     "hierarchical-powersgd": "Vogels et al. 2019, between nodes alone",
     "hierarchical-int8": "Wang et al. 2023, between nodes alone",
+    "hierarchical-fp8": "Peng et al. 2023, between nodes alone",
     "hierarchical-topk": "Stich et al. 2018, between nodes alone",
     "hierarchical-1bit-adam": "Tang et al. 2021, between nodes alone",
 }  # fmt: skip
@@ -143,10 +146,16 @@ differences from one device, or from one process that follows an asynchronous ru
     return told + "\n" + "\n".join(lines) + "\n"
 
 
+def printed(page: str) -> list[list[str]]:
+    """The rows of a page as it was printed."""
+    return [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.systems_table", description=__doc__)
     parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only this one (repeatable)")
     parser.add_argument("--write", type=Path, help="also write the page there")
+    parser.add_argument("--renew", type=Path, help="write these rows into that page, whose others stay")
     given = parser.parse_args(arguments)
     equality, rows = equalities(MATRIX.read_text()), []
     for name, base in bases(given.system or list(SYSTEMS)):
@@ -154,6 +163,9 @@ def main(arguments: Sequence[str]) -> int:
         print(*rows[-1], sep=" | ", flush=True)
     if given.write:
         given.write.write_text(document(rows))
+    if given.renew:
+        known = {cells[0]: cells for cells in (*printed(given.renew.read_text()), *rows)}
+        given.renew.write_text(document([known[f"`{name}`"] for name in SYSTEMS if f"`{name}`" in known]))
     return 0
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from autoplan.search.space.systems import ASYNCHRONOUS, SYSTEMS
-from tests.bench.systems_table import MATRIX, PAPERS, ROOT, equalities
+from tests.bench.systems.cases import cells
+from tests.bench.systems.document import renewed
+from tests.bench.systems_table import MATRIX, PAPERS, ROOT, document, equalities, printed
 
 
 def test_every_system_has_a_paper_and_a_row_in_both_tables() -> None:
@@ -18,3 +20,10 @@ def test_what_the_matrix_says_of_a_system() -> None:
     found = equalities(text + "| two | 8 | equal | off by 3e-2 |  |  |  |\n| three | of | a | b | c | d | e |\n")
     assert found == {"one": "equal", "two": "equal; off by 3e-2"}
     assert all("rule" in told for name, told in equalities(MATRIX.read_text()).items() if name in ASYNCHRONOUS)
+
+
+def test_rows_that_are_not_run_again_stay() -> None:
+    """The matrix names its torch; the page has nothing else that a run may change."""
+    assert renewed(MATRIX.read_text(), [], cells()) == MATRIX.read_text()
+    page = (ROOT / "docs/systems.md").read_text()
+    assert document(printed(page)) == page

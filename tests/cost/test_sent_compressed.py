@@ -1,4 +1,4 @@
-"""The prices of int8, 1-bit Adam and top-k: the bytes of what the runtime sends and keeps, where they pay."""
+"""The prices of int8, fp8, 1-bit Adam and top-k: the bytes of what the runtime sends and keeps, where they pay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.cost.sent_compressed import compressed_cost, kept_bytes, together
-from autoplan.ir.buckets import BLOCK, Compression
+from autoplan.ir.buckets import BLOCK, Compression, two_levels
 from autoplan.ir.mesh import Mesh
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.parallel.compression.kinds import compressor
@@ -25,7 +25,7 @@ from autoplan.search.predict import COMPRESSED
 from tests.support.hand_made import mlp
 
 SHAPES, RANKS = ((48, 32), (48, 32), (16, 70), (8, 4, 12)), 3
-INT8, SIGNS, TOP_K = Compression("int8"), Compression("1bit"), Compression("topk", rate=0.05)
+INT8, FP8, SIGNS, TOP_K = Compression("int8"), Compression("fp8"), Compression("1bit"), Compression("topk", rate=0.05)
 
 
 def made(how: Compression) -> Any:
@@ -39,14 +39,14 @@ def made(how: Compression) -> Any:
 
 def test_bytes_are_those_that_the_runtime_sends_and_keeps() -> None:
     kinds = {"dp": Counter(SHAPES)}
-    int8, signs, top_k = made(INT8), made(SIGNS), made(TOP_K)
-    for how, sums in ((INT8, int8), (SIGNS, signs)):
+    int8, fp8, signs, top_k = made(INT8), made(FP8), made(SIGNS), made(TOP_K)
+    for how, sums in ((INT8, int8), (FP8, fp8), (SIGNS, signs)):
         sizes = (("all-to-all", sums.sent.numel()), ("all-gather", sums.sent.numel() + RANKS * len(SHAPES)))
         assert compressed_cost(kinds, how, 4).messages("dp", RANKS) == sizes
     assert compressed_cost(kinds, TOP_K, 4).messages("dp", RANKS) == (("all-gather", RANKS * sum(top_k.parts)),)
     fresh = kept_bytes(SHAPES[0], Compression("1bit-lamb"), 4, RANKS) - kept_bytes(SHAPES[0], SIGNS, 4, RANKS)
     assert fresh == 4 * 48 * 32, "the variance that goes on"
-    tensors = {INT8: (int8.sent, int8.elements, int8.added)}
+    tensors = {how: (x.sent, x.elements, x.added) for how, x in ((INT8, int8), (FP8, fp8))}
     tensors[SIGNS] = (*signs.errors, signs.sent, signs.elements, signs.added, signs.left)
     came, places = torch.zeros(RANKS, sum(top_k.parts), dtype=torch.uint8), top_k.begins
     tensors[TOP_K] = (*top_k.errors, came, places, places, places, *(came[0, : top_k.parts[0]],) * 2)
@@ -80,7 +80,18 @@ def test_of_two_levels_the_bytes_are_those_of_the_fullest_owner(how: Compression
     assert tuple(between) == compressed_cost({"dp.outer2": shapes}, how, 4).sent("dp.outer2", prices)
 
 
-@pytest.mark.parametrize(("kind", "sent", "kept"), [("int8", 0.52, 0.79), ("topk", 0.042, 1.13)])
+def test_what_lies_together_with_different_experts_sums_nothing_of_them_whole() -> None:
+    """Of eight data-parallel ranks of two experts each, four together: two have the same; two together: none has."""
+    assert two_levels(("dp",), 4, 4, 2) == (("dp.inner2",), ("dp.outer2",))
+    assert two_levels(("dp", "ep"), 4, 4, 2) == (("dp.inner2", "ep"), ("dp.outer2",))
+    assert two_levels(("dp", "ep"), 2, 4, 2) == (("ep",), ("dp",)) and two_levels(("dp",), 2, 4, 2) == ((), ("dp",))
+    prices: Any = SimpleNamespace(mesh=Mesh.of(dp=4, ep=2))
+    whole_groups, how = {"dp": Counter(SHAPES)}, Compression("powersgd", rank=2)
+    sent = compressed_cost(whole_groups, replace(how, within=2), 4).sent("dp", prices)
+    assert sent == compressed_cost(whole_groups, how, 4).sent("dp", prices)
+
+
+@pytest.mark.parametrize(("kind", "sent", "kept"), [("int8", 0.52, 0.79), ("fp8", 0.52, 0.79), ("topk", 0.042, 1.13)])
 def test_they_pay_on_a_slow_network_and_take_memory(kind: str, sent: float, kept: float) -> None:
     """``sent``, ``kept``: at most, for each byte of the gradients."""
 

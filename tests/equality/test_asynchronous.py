@@ -124,7 +124,7 @@ def test_replicas_that_gossip_equal_their_simulation(pool: RankPool, model: str,
 
 SENT = [("llama", "dp2 tp2"), ("gpt2", "dp4"), ("bert", "dp2 pp2")]
 WORDS = {"powersgd": "PowerSGD of rank 1", "int8": "int8 gradients", "topk": "top-k of 0.01", "1bit": "1-bit Adam"}
-WORDS |= {"1bit-lamb": "1-bit LAMB"}
+WORDS |= {"fp8": "fp8 gradients", "1bit-lamb": "1-bit LAMB"}
 FROZEN = {"1bit": FrozenAdam, "1bit-lamb": FrozenLamb}
 
 

@@ -6,7 +6,9 @@ has a load-balancing loss it is part of the loss.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,6 +18,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GptOssConfig, 
 
 from autoplan import Parallelism
 from autoplan.ir.typed_program import Compute
+from autoplan.search.predict import COMPRESSED
 from tests.ops.test_experts import MODELS as WITHOUT
 from tests.ops.test_experts import sized, tokens
 from tests.support.planning import parallelize_alone
@@ -84,6 +87,19 @@ def test_a_step_equals_one_device(name: str, plan: str) -> None:
 @pytest.mark.parametrize("plan", TOGETHER)
 def test_tokens_travel_beside_what_else_a_plan_does(plan: str) -> None:
     check(MODELS["olmoe"], TOGETHER[plan], "routed_experts")
+
+
+@pytest.mark.slow
+def test_gradients_go_compressed_between_groups_with_all_experts() -> None:
+    """Dense gradients are summed whole over the ranks that split experts; an expert's go compressed at once."""
+    with torch.device("meta"):
+        model = MODELS["olmoe"]().train()
+    asked = Parallelism(dp=4, tp=1, pp=1, ep=2, etp=1, zero=0, compression="powersgd", compression_rank=1)
+    plan = parallelize_alone(model, "1x4 cpu", tokens(), parallelism=replace(asked, compression_within=2))
+    sent = [(c.kind, c.axis) for c in plan.predicted.collectives if c.where == COMPRESSED]
+    assert Counter(sent) == {("reduce-scatter", "ep"): 1, ("all-reduce", "dp"): 4, ("all-gather", "ep"): 1}
+    result = plan.verify()
+    assert result.passed and result.gradients.error < 1e-10, str(result)
 
 
 @pytest.mark.slow

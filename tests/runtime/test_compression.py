@@ -1,4 +1,4 @@
-"""int8, top-k and 1-bit Adam of a hand-written program on four ranks: equal to their rules, taken up, resharded."""
+"""int8, fp8, top-k and 1-bit Adam of a hand-written program on four ranks: equal to their rules, resharded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from autoplan.ir.buckets import Compression
 from autoplan.options import Training
-from autoplan.runtime.parallel.compression.block_codes import INT8, SIGNS
+from autoplan.runtime.parallel.compression.block_codes import FP8, INT8, SIGNS
 from autoplan.runtime.parallel.compression.kinds import compressor
 from autoplan.runtime.parallel.compression.onebit import FrozenVarianceAdam, OneBitSums
 from autoplan.runtime.parallel.compression.two_levels import TwoLevelSums
@@ -33,6 +33,7 @@ STEPS, SEED = 6, 3
 TRAINING = Training(precision="fp64", learning_rate=RATE, compile=False, seed=SEED)
 KINDS: Mapping[str, Compression] = {
     "int8": Compression("int8"),
+    "fp8": Compression("fp8"),
     "topk": Compression("topk", rate=0.2),
     "powersgd": Compression("powersgd", rank=1),
     "1bit": Compression("1bit"),
@@ -116,10 +117,10 @@ def optimizer_of(module: nn.Module, training: Training, kind: str) -> torch.opti
     return torch.optim.AdamW([{"params": list(named.values())}, *groups], lr=RATE)
 
 
-CASES = [(kind, mesh) for kind in ("int8", "topk", "1bit", "1bit-lamb") for mesh in MESHES]
-CASES += [(f"{kind} between pairs", "dp4") for kind in ("int8", "topk", "powersgd", "1bit", "1bit-lamb")]
-QUICK = [("int8", "dp2 tp2"), ("topk", "dp4"), ("1bit", "dp4"), ("topk", "dp2 pp2 zero bubble"), *CASES[-5:]]
-QUICK += [("1bit-lamb", "dp2 tp2")]
+CASES = [(kind, mesh) for kind in ("int8", "fp8", "topk", "1bit", "1bit-lamb") for mesh in MESHES]
+CASES += [(f"{kind} between pairs", "dp4") for kind in ("int8", "fp8", "topk", "powersgd", "1bit", "1bit-lamb")]
+QUICK = [("int8", "dp2 tp2"), ("fp8", "dp4"), ("topk", "dp4"), ("1bit", "dp4"), *CASES[-5:]]
+QUICK += [("topk", "dp2 pp2 zero bubble"), ("1bit-lamb", "dp2 tp2")]
 
 
 @pytest.mark.parametrize(("kind", "mesh"), sampled(CASES, QUICK))
@@ -131,12 +132,12 @@ def test_equals_its_rule_in_one_process(pool: RankPool, kind: str, mesh: str) ->
 
 def test_rules_differ_from_one_another_and_from_one_devices() -> None:
     exact = simulated(MESHES["dp4"], "topk", Run(start=STEPS)).losses
-    losses = [simulated(MESHES["dp4"], kind, Run()).losses for kind in ("int8", "topk")]
+    losses = [simulated(MESHES["dp4"], kind, Run()).losses for kind in ("int8", "fp8", "topk")]
     assert all(exact[0] == pytest.approx(each[0], rel=1e-12) for each in losses)
-    assert len({round(each[-1], 6) for each in (exact, *losses)}) == 3
+    assert len({round(each[-1], 6) for each in (exact, *losses)}) == 4
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("topk", "int8")]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("topk", "int8", "fp8")]
 
 
 @pytest.mark.parametrize("kind", ["1bit", "1bit-lamb", *SLOW])
@@ -232,7 +233,7 @@ def missing(rank: int, world: int, how: Compression) -> tuple[bool, bool, bool]:
     return parameters["none"].grad is None, kept, given is not None and float(given.sum()) > 0
 
 
-@pytest.mark.parametrize("kind", ["int8", "topk", "1bit"])
+@pytest.mark.parametrize("kind", ["int8", "fp8", "topk", "1bit"])
 def test_what_has_no_gradient_keeps_its_error(pool: RankPool, kind: str) -> None:
     assert pool.run(missing, KINDS[kind]) == [(True, True, True)] * 4
 
@@ -324,6 +325,10 @@ def test_blocks_in_few_bits() -> None:
     torch.testing.assert_close(signs[0], blocks[0].sign() * blocks[0].abs().mean())
     torch.testing.assert_close(signs[2, :10], blocks[2, :10].sign() * blocks[2, :10].abs().mean())
     assert not signs[1].any() and not signs[2, 10:].any() and not near[1].any()
-    assert not near[3].isfinite().any() and not signs[3].isfinite().any()
+    floating = FP8.decode(FP8.encode(blocks, counts), counts, torch.float32)
+    least = blocks[:3].abs().amax(1, keepdim=True) / 448 * 2**-9  # what the smallest step is, of three bits
+    assert bool(((floating - blocks)[:3].abs() <= torch.maximum(blocks[:3].abs() / 16, least) * 1.001).all())
+    assert not floating[1].any() and not floating[2, 10:].any()
+    assert not any(x[3].isfinite().any() for x in (near, floating, signs))
     nothing = torch.zeros(1, 260, dtype=torch.uint8)
-    assert not INT8.decode(nothing, counts[:1], torch.float32).any()
+    assert not any(code.decode(nothing, counts[:1], torch.float32).any() for code in (INT8, FP8))

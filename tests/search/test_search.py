@@ -181,7 +181,7 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(compression_within=2), "between which ranks compressed gradients go, and compression=None"),
         (Parallelism(compression="int8", compression_within=4, dp=4), "between two or more. give a divisor of dp"),
         (Parallelism(compression="int8", compression_within=3, dp=4), "between two or more. give a divisor of dp"),
-        (Parallelism(compression="powersgd", compression_within=2, ep=2), "have different experts. give ep=1"),
+        (Parallelism(compression="powersgd", compression_within=2, dp=8, ep=4), "or one. give a multiple of 4"),
         (Parallelism(compression="topk", compression_rate=1.5), "compression_rate=1.5: it is the share of elements"),
         (Parallelism(compression_rank=2), "compression_rank=2: factors of low rank have one, and compression=None"),
     ],

@@ -81,7 +81,7 @@ def test_a_chain_that_is_too_short_is_named(pinned: Parallelism, said: str) -> N
     ("compressed", "goes_with"),
     [
         (Parallelism(compression="powersgd"), {"ep", "cp"}),
-        (Parallelism(compression="powersgd", compression_within=2), {"cp"}),
+        (Parallelism(compression="powersgd", compression_within=2), {"ep", "cp"}),
         (Parallelism(compression="int8"), set()),
         (Parallelism(compression="topk", compression_within=2), set()),
     ],

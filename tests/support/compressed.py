@@ -132,7 +132,7 @@ def rule_of(how: Compression, name: str, part: Part, seed: int) -> Rule:
         return LowRank(first_factor(name, part, how.rank, seed, torch.float64))
     if how.one_bit:
         return OneBit()
-    return in_int8 if how.kind == "int8" else TopK(how.rate)
+    return {"int8": in_int8, "fp8": in_fp8}.get(how.kind) or TopK(how.rate)
 
 
 class LowRank:
@@ -265,6 +265,23 @@ def rounded(x: Tensor) -> Tensor:
     for block in x.flatten().split(BLOCK):
         step = float((block.abs().max() / 127).float())
         found.append(torch.round(block / step) * step if step else block)
+    return torch.cat(found).view_as(x)
+
+
+def in_fp8(given: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    parts = [near(one) for one in given]
+    return near(sum(parts[1:], parts[0])), [torch.zeros_like(one) for one in given]
+
+
+def near(x: Tensor) -> Tensor:
+    """Each run of 256 elements to three bits behind the leading one, in units of a 448th of its largest; below 2^-6 of
+    these to whole steps of 2^-9."""
+    found = []
+    for block in x.flatten().split(BLOCK):
+        unit = float((block.abs().max() / 448).float())
+        scaled = (block / unit if unit else block).float().double()  # torch rounds a float64 to float32 first
+        step = 2.0 ** (torch.frexp(scaled).exponent.clamp(min=-5) - 4)
+        found.append(torch.round(scaled / step) * step * (unit or 1.0))
     return torch.cat(found).view_as(x)
 
 

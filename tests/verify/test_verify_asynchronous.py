@@ -43,6 +43,7 @@ RULES += [(SERVERS, "delayed gradients' rule, gradients of the weights 1 update 
 RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
 RULES += [(replace(TOP_K, dp=4, micro_batch=1, compression_within=2), "top-k's rule, 0.1 of each replica's elements")]
 RULES += [(INT8, "int8's rule, each replica's gradient rounded")]
+RULES += [(replace(INT8, compression="fp8"), "fp8's rule, each replica's gradient rounded")]
 RULES += [(replace(INT8, compression="1bit"), "1-bit Adam's rule")]
 RULES += [(replace(INT8, compression="1bit-lamb"), "1-bit LAMB's rule")]
 RULES += [(TOP_K, "top-k's rule, 0.1 of each replica's elements")]

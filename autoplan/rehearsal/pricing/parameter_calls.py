@@ -105,7 +105,7 @@ def compressed_costs(share: RankShare) -> list[CompressedCost]:
 
 
 def goes_compressed(share: RankShare, parameter: StoredParameter) -> bool:
-    """Whether the program sends its gradient so (``runtime.parallel.gradient_buckets.goes_compressed``)."""
+    """Whether the program sends its gradient so (``runtime.parallel.compression.program_sums``)."""
     tied = len({stage % share.plan.mesh.size("pp") for stage in parameter.stages}) > 1
     how, summed = share.loads.data.compressed, summed_over_operators(share, parameter)
     return how is not None and not tied and how.takes(parameter.local_shape) and (how.linear or not summed)

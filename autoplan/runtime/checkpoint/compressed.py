@@ -13,7 +13,7 @@ from torch import Tensor
 from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.elastic.stderr_messages import note
 from autoplan.runtime.parallel.compression.compressor import ERROR
-from autoplan.runtime.parallel.gradient_buckets import goes_compressed
+from autoplan.runtime.parallel.compression.program_sums import goes_compressed
 
 
 def settle_factors(snapshot: Snapshot, read: Mapping[str, Tensor], saved: Mapping[str, object], source: Path) -> None:

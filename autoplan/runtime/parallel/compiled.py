@@ -8,12 +8,23 @@ from torch._inductor.codegen.common import get_scheduling_for_device, init_backe
 
 from autoplan.runtime.parallel.seeding import seeded
 from autoplan.runtime.parallel.zero import segments_of
+from autoplan.runtime.program_spec import ProgramSpec
 
 UNCOMPILED = "cpu"  # where a compilation outlasts what it saves; cost_models' profile says the same (compiles = 0)
 NOT_COMPILED = (
     "torch.compile has no kernels for {} here: segments run eagerly, slower than predicted. Training(compile=False) "
     "prices that"
 )
+
+
+def compile_as_asked(spec: ProgramSpec, stages: Sequence[nn.Module], device_type: str) -> str:
+    """Compiles a program's segments where its plan says so; what is to be told where torch can't, else ""."""
+    if not spec.training.compile or device_type == UNCOMPILED:
+        return ""
+    if not has_compiler(device_type):
+        return NOT_COMPILED.format(device_type)
+    compile_segments(stages)
+    return ""
 
 
 def has_compiler(device_type: str) -> bool:

@@ -14,6 +14,7 @@ from autoplan.cost.prices import Prices
 from autoplan.cost.sent_compressed import compressed_cost, kept_bytes
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.buckets import Compression, shard_sizes
+from autoplan.ir.mesh import EXPERT
 from autoplan.option_values import CONTINUOUS
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import HeldParameters
@@ -94,7 +95,7 @@ def compressed(held: HeldParameters, at: tuple[int, int], how: Compression) -> f
 
 
 def goes_compressed(held: HeldParameters, name: str, how: Compression) -> bool:
-    """Whether a parameter's gradient does where one stage has it (``runtime.parallel.gradient_buckets``)."""
+    """Whether a parameter's gradient does where one stage has it (``runtime.parallel.compression.program_sums``)."""
     return how.takes(held.shapes[name]) and (how.linear or not held.summed.get(name))
 
 
@@ -129,9 +130,18 @@ def left_out(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[fl
         return np.zeros(len(held.segments)), (0.0,) * len(held.ties)
     itemsize = gradient_itemsize(data, held)
     sizes = {
-        name: kept_bytes(held.shapes[name], how, itemsize, data.size) if goes_compressed(held, name, how) else 0.0
+        name: kept_bytes(held.shapes[name], near(data, held, name, how), itemsize, data.size)
+        if goes_compressed(held, name, how)
+        else 0.0
         for segment in held.segments
         for name, _ in segment
     }
     column = np.array([sum(sizes[name] for name, _ in segment) for segment in held.segments])
     return column, tuple(sizes[name] for name in held.readers)
+
+
+def near(data: DataAxis, held: HeldParameters, name: str, how: Compression) -> Compression:
+    """How a parameter's gradient goes, with the ranks that share its sum among those that lie together: of experts
+    those that have the same."""
+    whole = EXPERT in held.summed.get(name, ()) or how.within == 1
+    return how if whole else replace(how, within=how.within // data.prices.mesh.size(EXPERT))

@@ -226,7 +226,7 @@ def foldings(
     """(pp, dp, cp, tp) with factors of the tensor axis and how experts lie on these ranks. Where ``etp`` is not pinned:
     each over all of tp, and each whole."""
     ep, how = pinned.ep or 1, pinned.compressed
-    if how is not None and ((ep > 1 and how.within > 1) or (max(ep, pinned.cp or 1) > 1 and not how.linear)):
+    if how is not None and max(ep, pinned.cp or 1) > 1 and not how.linear:
         return  # refused where it is pinned (``gradient_checks``)
     for pp, dp, cp, tp in meshes(limits, pinned):
         for tensor in factorings(limits, pinned, tp):
@@ -235,7 +235,8 @@ def foldings(
             for etp in dict.fromkeys(ways):
                 folding = fold(dp, cp, tensor or (tp,), ep, etp)
                 meets = pinned.steps_locally or pinned.compressed  # what several replicas have to do
-                if folding is not None and not (meets and dp == folding.data):
+                whole_groups = folding is None or how is None or how.within == 1 or how.within % folding.data == 0
+                if folding is not None and whole_groups and not (meets and dp == folding.data):
                     yield (pp, dp, cp, tp), (tensor, folding)
 
 

@@ -105,9 +105,11 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         "groups have as many ranks each, and gradients go compressed between two or more",
         "give a divisor of dp below it, or leave it out",
     )  # fmt: skip
+    apart = pinned.folding.data if dp is not None else 1
     yield (
-        within > 1 and (pinned.ep or 1) > 1, f"compression_within={within} with ep={pinned.ep}",
-        "ranks that lie together have different experts", "give ep=1, or leave it out",
+        within > 1 and within % apart, f"compression_within={within} with ep={pinned.ep}",
+        f"{apart} ranks along dp have different experts, and what lies together has all of them or one",
+        f"give a multiple of {apart}, or leave it out",
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ CP_WORDS: Mapping[str, str] = {
 }  # fmt: skip
 """How attention is split over the context's axis."""
 COMPRESSION_WORDS: Mapping[str, str] = {
-    "powersgd": "PowerSGD", "int8": "int8 gradients", "topk": "top-k", "1bit": "1-bit Adam",
+    "powersgd": "PowerSGD", "int8": "int8 gradients", "fp8": "fp8 gradients", "topk": "top-k", "1bit": "1-bit Adam",
     "1bit-lamb": "1-bit LAMB",
 }  # fmt: skip
 """How gradients over the data axis are compressed."""

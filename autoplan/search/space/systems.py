@@ -183,11 +183,13 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "gossip": gossip,
     "powersgd": compressed("powersgd"),
     "int8": compressed("int8"),
+    "fp8": compressed("fp8"),
     "topk": compressed("topk"),
     "1bit-adam": compressed("1bit"),
     "1bit-lamb": compressed("1bit-lamb"),
     "hierarchical-powersgd": compressed_between_nodes("powersgd", "powersgd"),
     "hierarchical-int8": compressed_between_nodes("int8", "int8"),
+    "hierarchical-fp8": compressed_between_nodes("fp8", "fp8"),
     "hierarchical-topk": compressed_between_nodes("topk", "topk"),
     "hierarchical-1bit-adam": compressed_between_nodes("1bit", "1bit-adam"),
     "stale-server": parameter_server(staleness=1),
@@ -197,8 +199,8 @@ LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
 OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
 ASYNCHRONOUS = (
     "local-sgd", "diloco", "pipedream", "pipedream-vertical-sync", "pipedream-2bw", "gossip", "powersgd", "int8",
-    "topk", "1bit-adam", "1bit-lamb", "hierarchical-powersgd", "hierarchical-int8", "hierarchical-topk",
-    "hierarchical-1bit-adam", "stale-server",
+    "fp8", "topk", "1bit-adam", "1bit-lamb", "hierarchical-powersgd", "hierarchical-int8", "hierarchical-fp8",
+    "hierarchical-topk", "hierarchical-1bit-adam", "stale-server",
 )  # fmt: skip
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 

@@ -16,7 +16,7 @@ from autoplan.lower.after_search import program_of
 from autoplan.options import Training
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.parallel.compression.powersgd import first_factor
-from autoplan.runtime.parallel.gradient_buckets import goes_compressed
+from autoplan.runtime.parallel.compression.program_sums import goes_compressed
 from autoplan.runtime.parallel.own_box import Part, part_of
 from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.verify.compare import Run
@@ -96,7 +96,7 @@ def rule(how: Compression, name: str, part: Part, seed: int) -> Callable[[list[T
         return lambda given: low_rank(given[0], factor)
     if how.kind == "topk":
         return lambda given: largest(given, how.kept(given[0].numel()))
-    return OneBit().sent if how.one_bit else in_int8
+    return OneBit().sent if how.one_bit else in_fp8 if how.kind == "fp8" else in_int8
 
 
 class OneBit:
@@ -142,15 +142,25 @@ def largest(given: Sequence[Tensor], count: int) -> Sent:
 
 
 def in_int8(given: Sequence[Tensor]) -> Sent:
-    """Each replica's rounded, and their sum; nothing of that is kept."""
-    return rounded(torch.stack([rounded(one) for one in given]).sum(0)), [torch.zeros_like(one) for one in given]
+    """Each replica's rounded to 127 steps of a block's largest, and their sum; nothing of that is kept."""
+    return in_a_byte(given, 127, torch.round)
 
 
-def rounded(x: Tensor) -> Tensor:
-    """To 127 steps of each block's largest."""
+def in_fp8(given: Sequence[Tensor]) -> Sent:
+    """The same in float8 of three bits mantissa, whose largest is the block's."""
+    return in_a_byte(given, 448, lambda x: x.to(torch.float8_e4m3fn).to(x.dtype))
+
+
+def in_a_byte(given: Sequence[Tensor], largest: int, nearest: Callable[[Tensor], Tensor]) -> Sent:
+    each = [rounded(one, largest, nearest) for one in given]
+    return rounded(torch.stack(each).sum(0), largest, nearest), [torch.zeros_like(one) for one in given]
+
+
+def rounded(x: Tensor, largest: int, nearest: Callable[[Tensor], Tensor]) -> Tensor:
+    """Blocks in units of which each one's largest element has so many, to what is nearest."""
     blocks = F.pad(x.flatten(), (0, -x.numel() % BLOCK)).view(-1, BLOCK)
-    step = (blocks.abs().amax(1, keepdim=True) / 127).float().to(x.dtype)
-    return ((blocks / step.where(step > 0, 1.0)).round() * step).view(-1)[: x.numel()].view_as(x)
+    step = (blocks.abs().amax(1, keepdim=True) / largest).float().to(x.dtype)
+    return (nearest(blocks / step.where(step > 0, 1.0)) * step).view(-1)[: x.numel()].view_as(x)
 
 
 def boxes(stored: StoredParameter, lowered: Lowered) -> list[Part]:

@@ -16,7 +16,7 @@ from autoplan.search.space.systems import SYSTEMS
 from autoplan.verify.local_ranks import RankPool
 from tests.bench.systems import cases
 from tests.bench.systems.cells import Outcome, check
-from tests.bench.systems.document import document, failures, figures, matrix, tally, verdict
+from tests.bench.systems.document import document, failures, figures, matrix, renewed, tally, verdict
 from tests.bench.systems.reference import references
 
 TIMEOUT_S = 900
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", action="append", choices=[*cases.MODELS, cases.MIXTURE], help="likewise")
     parser.add_argument("--keep", type=Path, help="a folder of results: those that it has aren't run again")
     parser.add_argument("--write", type=Path, help="also write the matrix into this document")
+    parser.add_argument("--renew", type=Path, help="write the rows of what ran into this document, whose others stay")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     wanted = [
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{matrix(outcomes)}\n\n{figures(outcomes)}\n\n{tally(outcomes)}")
     if given.write:
         given.write.write_text(document(outcomes))
+    if given.renew:
+        given.renew.write_text(renewed(given.renew.read_text(), outcomes, cases.cells()))
     if wrong := failures(outcomes):
         print(f"\n{wrong}", file=sys.stderr)
     return 1 if any(o.faults for o in outcomes) else 0

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from autoplan.search.space.systems import ASYNCHRONOUS
 from autoplan.verify import STEPS
 from autoplan.verify.compare import FLOAT64
+from tests.bench.systems.cases import Cell
 from tests.bench.systems.cells import STALE_STEPS, Outcome
 from tests.bench.systems.mixed import FURTHER, SURE, standard_error
 from tests.bench.systems.reference import GRADIENTS, LOSSES
@@ -97,3 +99,29 @@ def document(outcomes: Sequence[Outcome]) -> str:
     if wrong := failures(outcomes):
         parts += [f"```text\n{wrong}\n```", ""]
     return "\n".join(parts)
+
+
+def renewed(text: str, outcomes: Sequence[Outcome], cells: Sequence[Cell]) -> str:
+    """A document with rows of these outcomes, and the others as they were printed before.
+
+    cells  the whole matrix, in its order
+    """
+    if wrong := failures(outcomes):
+        raise SystemExit(f"nothing is written:\n{wrong}")
+    head, rest = text.split("| system | ranks |", 1)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in rest.splitlines() if line[:2] == "| "]
+    models = [cell.strip() for cell in rest.splitlines()[0].strip("|").split("|")]
+    known = {row[0]: row[1:] for row in rows if len(row) == 2 + len(models) and row[1].isdigit()}
+    lines = {tuple(row[:2]): f"| {' | '.join(row)} |" for row in rows if row[1] in models}
+    for outcome, line in zip(outcomes, figures(outcomes).splitlines()[2:], strict=True):
+        known.setdefault(outcome.system, [str(outcome.ranks), *[""] * len(models)])
+        known[outcome.system][1 + models.index(outcome.model)] = verdict(outcome)
+        lines[outcome.system, outcome.model] = line
+    found = {cell: known[cell[0]][1 + models.index(cell[1])] for cell in cells if cell[0] in known}
+    equal, ruled = list(found.values()).count("equal"), list(found.values()).count("equal to its rule")
+    stale = sum(system in ASYNCHRONOUS for system, _ in found)
+    whole = [f"| system | ranks | {' | '.join(models)} |", "|---" * (2 + len(models)) + "|"]
+    whole += [f"| {system} | {' | '.join(known[system])} |" for system in dict.fromkeys(s for s, _ in found)]
+    also = f"{equal} of {len(found) - stale} equal one device; {ruled} of {stale} asynchronous ones equal their rule."
+    parts = [head + "\n".join(whole), "", also, "", *figures([]).splitlines()]
+    return "\n".join([*parts, *(lines[cell] for cell in cells if cell in lines), ""])

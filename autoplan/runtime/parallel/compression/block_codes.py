@@ -9,6 +9,7 @@ from torch import Tensor
 from autoplan.ir.buckets import BLOCK, SCALE_BYTES
 
 LARGEST = 127
+FLOAT8 = torch.float8_e4m3fn
 BITS = 8  # in a byte
 
 
@@ -35,6 +36,17 @@ def decode_int8(sent: Tensor, _: Tensor, dtype: torch.dtype) -> Tensor:
     return sent[:, :BLOCK].view(torch.int8).to(dtype) * scales(sent, dtype)
 
 
+def encode_fp8(blocks: Tensor, _: Tensor) -> Tensor:
+    """Float8 of four bits exponent and three mantissa, whose largest is the block's: as FP8-LM scales a gradient."""
+    scale = (blocks.abs().amax(1, keepdim=True) / torch.finfo(FLOAT8).max).float()
+    narrow = (blocks / torch.where(scale == 0, 1.0, scale)).to(FLOAT8)
+    return torch.cat([narrow.view(torch.uint8), scale.view(torch.uint8)], 1)
+
+
+def decode_fp8(sent: Tensor, _: Tensor, dtype: torch.dtype) -> Tensor:
+    return sent[:, :BLOCK].view(FLOAT8).to(dtype) * scales(sent, dtype)
+
+
 def encode_signs(blocks: Tensor, counts: Tensor) -> Tensor:
     """Signs, with the mean size of the block's elements."""
     scale = (blocks.abs().sum(1, keepdim=True) / counts.clamp(min=1)).float()
@@ -58,4 +70,5 @@ def scales(sent: Tensor, dtype: torch.dtype) -> Tensor:
     return sent[:, -SCALE_BYTES:].clone(memory_format=torch.contiguous_format).view(torch.float32).to(dtype)
 
 
-INT8, SIGNS = BlockCode(encode_int8, decode_int8), BlockCode(encode_signs, decode_signs)
+INT8, FP8 = BlockCode(encode_int8, decode_int8), BlockCode(encode_fp8, decode_fp8)
+SIGNS = BlockCode(encode_signs, decode_signs)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from torch.distributed import ProcessGroup
 
-from autoplan.ir.buckets import Compression
+from autoplan.ir.buckets import ONE_BYTE, Compression
+from autoplan.runtime.parallel.compression.block_codes import FP8, INT8
 from autoplan.runtime.parallel.compression.compressor import Compressor
 from autoplan.runtime.parallel.compression.onebit import OneBitSums
 from autoplan.runtime.parallel.compression.powersgd import LowRankSums
@@ -19,4 +20,6 @@ def compressor(how: Compression, held: Sequence[ShardedParameter], group: Proces
         return LowRankSums(held, group, how.rank, seed)
     if how.one_bit:
         return OneBitSums(held, group, how)
-    return {"int8": QuantisedSums, "topk": TopKSums}[how.kind](held, group, how)
+    if how.kind in ONE_BYTE:
+        return QuantisedSums(held, group, how, FP8 if how.kind == "fp8" else INT8)
+    return TopKSums(held, group, how)

@@ -9,8 +9,9 @@ section 3.3, qgZ; scales of blocks as in QSDP, Markov et al. 2023),
     all-gather   of the sums, in few bits again
 
 so that an element is rounded twice, however many ranks there are. Blocks are of one parameter alone: which rank adds
-one up changes nothing. Nothing of int8's rounding is kept, as there; its rule is one process's that rounds each
-replica's gradient and their sum. Behind its sums a rank gathers which gradients it had.
+one up changes nothing. Nothing of the rounding to int8 is kept, as there, nor to fp8 (e4m3, as FP8-LM sums gradients,
+Peng et al. 2023, whose scale is of a whole gradient); their rule is one process's that rounds each replica's gradient
+and their sum. Behind its sums a rank gathers which gradients it had.
 """
 
 from collections.abc import Sequence
