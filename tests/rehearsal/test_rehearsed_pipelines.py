@@ -28,9 +28,9 @@ KINDS = [(*kind, pp, zero) for kind, levels in SCHEDULES.items() for zero in lev
 QUICK = [("interleaved", 2, 2, 3)]
 
 
-def llama() -> LlamaForCausalLM:
-    """Eight layers as wide as an 8B model's, so that operators take longer than collectives begin."""
-    sizes = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 8}
+def llama(layers: int = 8) -> LlamaForCausalLM:
+    """Layers as wide as an 8B model's, so that operators take longer than collectives begin."""
+    sizes = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": layers}
     heads = {"num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": LENGTH}
     with torch.device("meta"):
         return LlamaForCausalLM(LlamaConfig(**sizes, **heads, use_cache=False))
@@ -52,6 +52,20 @@ def test_a_pipeline_takes_what_is_predicted(
     found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
     assert found.passed, str(found)
     assert found.together.simulated_s is not None
+    assert found.together.simulated_s / found.predicted_s == pytest.approx(1.0, abs=SAME), str(found)
+
+
+@pytest.mark.parametrize("layers", sampled([2, 4], [2]))
+def test_one_stage_takes_what_is_predicted(layers: int) -> None:
+    """Nothing hides the first gather, or the first segment's gradients: the fewer layers, the more that is."""
+    ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
+    plan = autoplan.parallelize(
+        llama(layers), "1x4 h100-sxm", {"input_ids": ids, "labels": ids}, effort="fast",
+        parallelism=Parallelism(dp=4, tp=1, pp=1, zero=1, micro_batch=1),
+        training=Training(optimizer="adamw", precision="bf16-mixed", clip_grad_norm=1.0, compile=False),
+    )  # fmt: skip
+    found = plan.rehearse()
+    assert found.passed, str(found)
     assert found.together.simulated_s / found.predicted_s == pytest.approx(1.0, abs=SAME), str(found)
 
 

@@ -43,6 +43,7 @@ class Chain:
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
     held         trained parameters by segment
     held_frozen  the others
+    alone        whether it is one stage
     """
 
     forward_s: np.ndarray
@@ -78,6 +79,7 @@ class Chain:
     live_adding: np.ndarray
     held: HeldParameters
     held_frozen: HeldParameters
+    alone: bool
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -97,8 +99,9 @@ class Chain:
         return at if self.shares or self.opens(at) else self.weighing[slice(*at)].tobytes()
 
     def opens(self, at: tuple[int, int]) -> bool:
-        """Whether a run of segments is the first of several stages."""
-        return at[0] == 0 and at[1] < len(self)
+        """Whether a run of segments is the first stage. The whole chain is where there is no other; of a pipeline it is
+        asked for as a lower bound, with nothing in the open that stages further on would hide."""
+        return at[0] == 0 and (self.alone or at[1] < len(self))
 
     def opening(self, at: tuple[int, int]) -> list[tuple[float, float]]:
         """Of that one the (forward, backward) of a microbatch from each segment that is the first to read parameters to
@@ -193,6 +196,7 @@ def chain_of(
         live_adding=along(b.live.adding for b in blocks),
         held=held,
         held_frozen=held_frozen,
+        alone=candidate.pp == 1,
     )
 
 
