@@ -94,18 +94,42 @@ def assigned_from_itself(h: Tensor) -> Tensor:
     return h
 
 
+def part_by_part(h: Tensor) -> Tensor:
+    whole = h.new_empty(len(h), 4 * WIDTH)
+    whole[:, : 2 * WIDTH] = torch.cat([h, 2 * h], dim=1)
+    whole[:, 2 * WIDTH :] = torch.cat([3 * h, 4 * h], dim=1)
+    whole[:, WIDTH : WIDTH + 2] += h[:, :2]
+    whole[:, WIDTH - 1 : WIDTH + 1] *= 5
+    return whole
+
+
 def power(h: Tensor) -> Tensor:
     return h.square().add_(1).pow_(-0.5)
 
 
 FUNCTIONS = (before_and_after, result_and_base, slice_twice, slice_of_a_changed, read_between, turned,
-             turned_and_seen, assigned_from_itself, power)  # fmt: skip
+             turned_and_seen, assigned_from_itself, part_by_part, power)  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_as_eager_execution(function: Callable[[Tensor], Tensor]) -> None:
     module, x = Changing(function), torch.randn(4, WIDTH)
     model = trace(module, (x,), training=True)
+    torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), module(x))
+
+
+def test_what_is_assigned_part_by_part_is_joined_once() -> None:
+    """As DeepSeek's queries and keys are: the empty tensor that they begin with is neither made nor joined."""
+
+    def assigned(h: Tensor) -> Tensor:
+        whole = h.new_empty(len(h), 3 * WIDTH)
+        whole[:, :WIDTH], whole[:, WIDTH:] = h, torch.cat([2 * h, 3 * h], dim=1)
+        return whole
+
+    module, x = Changing(assigned), torch.randn(4, WIDTH)
+    model = trace(module, (x,), training=True)
+    ops = [node.op for node in (*model.constants, *(node for block in model.blocks for node in block.nodes))]
+    assert "aten.full.default" not in ops and "aten.slice.Tensor" not in ops and ops.count("aten.cat.default") == 2
     torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), module(x))
 
 

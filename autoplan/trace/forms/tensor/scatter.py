@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autoplan.trace.canonical_forms import Builder, Ref, form, positive
 
@@ -34,8 +35,21 @@ def slice_scatter(
         return b.emit("aten.slice_scatter.default", x, source, dim, first, last, step)
     source = b.cast(source, b.type(x).dtype)
     parts = [(0, first), None, (max(first, last), size)]
-    found = [source if p is None else b.slice(x, dim, *p) for p in parts if p is None or p[0] < p[1]]
+    found = [source if p is None else kept(b, x, dim, *p) for p in parts if p is None or p[0] < p[1]]
     return found[0] if len(found) == 1 else b.emit("aten.cat.default", tuple(found), dim)
+
+
+def kept(b: Builder, x: Ref, dim: int, first: int, last: int) -> Ref:
+    """x[.., first:last, ..], of the part that holds it where x was put together: what is assigned part by part is
+    joined once, and the empty tensor that it began with isn't read."""
+    joined, start = b.maker(x, "aten.cat.default"), 0
+    if joined is not None and joined.args[1] == dim:
+        for part in map(Ref, joined.operands):
+            end = start + b.shape(part)[dim]
+            if start <= first and last <= end and b.type(part) == replace(b.type(x), shape=b.shape(part)):
+                return b.slice(part, dim, first - start, last - start)
+            start = end
+    return b.slice(x, dim, first, last)
 
 
 @form("aten.select_scatter.default")
