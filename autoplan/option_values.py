@@ -14,7 +14,7 @@ REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
 SIZES = (
     "dp", "tp", "pp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "local_steps", "dp_replicate",
-    "compression_rank", "servers", "staleness", "compression_within",
+    "compression_rank", "servers", "staleness", "compression_within", "backups",
 )  # fmt: skip
 """Fields of Parallelism that are numbers; ``staleness`` may be 0."""
 OUTER_OPTIMIZERS = ("nesterov",)

@@ -265,6 +265,8 @@ class Parallelism:
     servers          data-parallel ranks that are parameter servers (Li et al. 2014): each has a shard of the weights,
                      and alone its optimizer state; the others push gradients to it and pull weights from it
     staleness        of servers: gradients are of the weights so many updates before the newest; None or 0: of these
+    backups          of their workers so many whose gradients a step does without: it is by the mean of those that are
+                     there first (Chen et al. 2016)
     tp_overlap       chunks of a gather before column-parallel products, or of a sum after a row-parallel one: one is
                      sent while another is multiplied; "auto": as many as is quickest of each; None or 1: it is whole
     """
@@ -296,6 +298,7 @@ class Parallelism:
     staleness: int | None = None
     tp_overlap: int | str | None = None
     compression_within: int | None = None
+    backups: int | None = None
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -333,6 +336,11 @@ class Parallelism:
         return self.local_steps not in (None, 1) or self.gossip is not None
 
     @property
+    def means_apart(self) -> bool:
+        """Whether each replica's loss is the mean over its own rows."""
+        return self.steps_locally or self.backups is not None
+
+    @property
     def continuous(self) -> bool:
         """Whether the pipeline isn't flushed between steps, and gradients are of older weights."""
         return self.pipeline_schedule in CONTINUOUS
@@ -345,7 +353,7 @@ class Parallelism:
     @property
     def asynchronous(self) -> bool:
         """Whether a step is another than one device's on the whole batch."""
-        return self.steps_locally or self.continuous or bool(self.staleness) or self.compression is not None
+        return self.means_apart or self.continuous or bool(self.staleness) or self.compression is not None
 
     @property
     def compressed(self) -> Compression | None:

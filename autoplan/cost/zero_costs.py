@@ -183,12 +183,12 @@ class DataAxis(DataShares):
             return self.met_s(self.averaged * total * self.prices.stored) / self.local_steps, 0.0
         summed = self.prices.summed
         spent_s = sum(self.buckets_s(summed * size, axes) for axes, size in totals.items())
-        spent_s = self.links.crossing_s(summed * total) if self.servers else spent_s
+        spent_s = self.links.crossing_s(summed * total) * self.taken if self.servers else spent_s
         first = min(sum(bucket_bytes(summed * size) for size in totals.values()) / summed, total)
         beside_s = backward_s * (1 - first / total)
         early_s = spent_s * (1 - max(first, sum(sizes[0][0].values())) / total)
         slowdown = self.prices.device.overlap_slowdown
-        return spent_s, 0.0 if self.late else float(hidden_seconds(beside_s, early_s, slowdown))
+        return spent_s, 0.0 if self.late or self.backups else float(hidden_seconds(beside_s, early_s, slowdown))
 
     def buckets_s(self, bytes: float, axis: str = "") -> float:
         """All-reduces of so many bytes, bucket by bucket, over the data axis or another group."""
@@ -220,7 +220,7 @@ class DataAxis(DataShares):
         """Copies of that: into and out of buckets, and to what is computed with. And a server's sums of what comes."""
         stored = self.prices.stored * bytes
         published_s = self.prices.cold_s(stored + bytes) if self.publishes else 0.0
-        added_s = (self.size - 1) * self.prices.cold_s(ADDED * self.updated * self.prices.summed * bytes)
+        added_s = (self.size - 1 - self.backups) * self.prices.cold_s(ADDED * self.updated * self.prices.summed * bytes)
         return self.prices.cold_s(COPY * stored) + published_s + added_s
 
     def copies_once_s(self, parameter_bytes: float, compressed_bytes: float = 0.0) -> float:

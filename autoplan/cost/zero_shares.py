@@ -8,7 +8,7 @@ import numpy as np
 
 from autoplan.cost.prices import Prices
 from autoplan.cost.server_links import ServerLinks
-from autoplan.ir.buckets import Compression, bucket_bytes
+from autoplan.ir.buckets import LATE, Compression, bucket_bytes
 from autoplan.ir.mesh import replicated, whole_axis
 from autoplan.option_values import OF_OPTIMIZER, ON_DISK
 from cost_models.hardware import Host
@@ -72,8 +72,9 @@ class DataShares:
              what a rank holds of them differs from rank to rank (``cost.step.held_between_steps``)
     together whether an update looks at the gradients of all stages, so that each waits for the last one
     compressed  how gradients go (``runtime.parallel.compression``): what is left out is held, too; None: summed whole
-    servers  parameter servers among the ranks (``runtime.parallel.parameter_server``), each of which updates its shard
-             alone; 0: none
+    servers  parameter servers among the ranks (``runtime.parallel.servers``), each of which updates its shard alone;
+             0: none
+    backups  of their workers those whose gradients a step does without: who they are is known after the backward
     shards   each server's share of the parameters; () where that isn't known: even ones
     neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged
 
@@ -102,6 +103,7 @@ class DataShares:
     neighbours: int = 0
     servers: int = 0
     shards: tuple[float, ...] = ()
+    backups: int = 0
 
     @property
     def links(self) -> ServerLinks:
@@ -112,6 +114,11 @@ class DataShares:
     def updated(self) -> float:
         """Of the parameters' bytes on a rank those that it updates at most."""
         return self.links.busiest if self.servers else 1.0
+
+    @property
+    def taken(self) -> float:
+        """Of the workers those whose gradients a step is by."""
+        return 1 - self.backups / self.size
 
     @property
     def pulls_late(self) -> bool:
@@ -308,7 +315,9 @@ class DataShares:
             bucket = bucket_bytes(self.prices.stored * float(parameters.sum()))
             return np.full_like(parameters, (1 + max(self.neighbours, 1)) * bucket)
         if self.servers:
-            return np.full_like(parameters, (self.size - 1) * self.updated * self.prices.summed * parameters.sum())
+            pushed = (self.size - 1 - self.backups) * self.prices.summed
+            kept = (1 + LATE) * self.prices.stored * (self.backups > 0)  # for workers that are late
+            return np.full_like(parameters, (pushed + kept) * self.updated * parameters.sum())
         whole_first = self.compressed is not None and self.compressed.within > 1
         return parameters * (self.prices.stored if self.zero or whole_first else 0.0)
 

@@ -54,6 +54,9 @@ def server_notes(chosen: Chosen, lowered: Lowered) -> list[str]:
     lines = [f"Parameter servers are ranks {held} of dp: each alone updates its shard of the parameters."]
     if p.staleness:
         lines.append(f"Gradients are of the weights {p.staleness} update{'s' * (p.staleness > 1)} before the newest.")
+    if p.backups:
+        first = chosen.mesh.size("dp") - p.backups
+        lines.append(f"A step is by the mean of the gradients of the first {first} workers that have them.")
     return lines
 
 

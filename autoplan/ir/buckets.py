@@ -38,6 +38,8 @@ BLOCK = 256
 """Elements that have one scale where gradients go in few bits."""
 SCALE_BYTES = 4
 """Of its float32."""
+LATE = 1
+"""Updates by which workers may be behind before servers with backup workers wait for them."""
 INDEX_BYTES = 4
 """Of the int32 that says where an element lies in its gradient."""
 

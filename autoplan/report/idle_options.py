@@ -143,9 +143,9 @@ NEEDS: Mapping[str, Reason] = {
 }  # fmt: skip
 ALWAYS = (
     "dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "tensor", "tensor_system", "local_steps",
-    "outer_optimizer", "gossip", "servers", "staleness", "compression", "compression_rank", "compression_rate",
-    "compression_within", "optimizer", "precision", "weight_decay", "betas", "eps", "momentum", "clip_grad_norm",
-    "compile", "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum",
+    "outer_optimizer", "gossip", "servers", "staleness", "backups", "compression", "compression_rank",
+    "compression_rate", "compression_within", "optimizer", "precision", "weight_decay", "betas", "eps", "momentum",
+    "clip_grad_norm", "compile", "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum",
     "compression_start",
 )  # fmt: skip
 """Fields that a plan follows whenever it isn't refused, or that the report tells by themselves."""

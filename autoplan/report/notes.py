@@ -68,7 +68,7 @@ def staleness(record: PlanRecord) -> list[str]:
             "the step of one device on the whole batch."
         ]
     if p.servers:
-        return [server_note(record, p.servers, p.staleness or 0)]
+        return [server_note(record, p.servers, p.staleness or 0, p.backups or 0)]
     if p.continuous:
         return [continuous_note(record)]
     if p.compressed and isinstance(t, Training):
@@ -131,13 +131,20 @@ def continuous_note(record: PlanRecord) -> str:
     )
 
 
-def server_note(record: PlanRecord, servers: int, staleness: int) -> str:
+def server_note(record: PlanRecord, servers: int, staleness: int, backups: int) -> str:
     """What parameter servers have, and which weights gradients are of."""
     sizes = {p.name: float(p.type.bytes) for p in record.model.parameters if p.trainable}
     fullest, whole = max(shard_sizes(sizes, servers)), sum(sizes.values())
     ranks = record.chosen.mesh.size("dp")
     has = f"{servers} parameter server{'s have' if servers > 1 else ' has'} the weights, on {ranks} workers"
     shard = f"; the fullest {size_text(fullest)} of {size_text(whole)}" if servers > 1 else f", {size_text(whole)}"
+    if backups:
+        return (
+            f"Asynchronous: {has}{shard}. A step is by the mean of the gradients of the first {ranks - backups} "
+            f"workers that have theirs, each the mean over its own rows; those of the other {backups} are dropped, and "
+            "so are their rows of the batch. Which they are differs from run to run. It isn't the step of one device. "
+            "The predicted time knows no worker that is late, which is what backups are for."
+        )
     if not staleness:
         return f"Servers: {has}{shard}. Every step waits for all gradients and for the new weights: it is one device's."
     old = f"{staleness} update{'s' * (staleness > 1)}"

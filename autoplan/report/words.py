@@ -66,6 +66,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         local_words(p) if p.steps_locally else "",
         f"{p.servers} parameter server{'s' * (p.servers > 1)}" if p.servers else "",
         f"weights {p.staleness} update{'s' * (p.staleness > 1)} old" if p.staleness else "",
+        f"{p.backups} backup worker{'s' * (p.backups > 1)}" if p.backups else "",
         compression_words(p) if p.compression else "",
     ]
 

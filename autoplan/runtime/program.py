@@ -41,8 +41,8 @@ from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.compression.program_sums import gradient_groups
 from autoplan.runtime.parallel.gradient_buckets import GradientSums
 from autoplan.runtime.parallel.loss_denominators import loss_from_all, whole_counts, whole_loss
-from autoplan.runtime.parallel.parameter_server import servers_of
 from autoplan.runtime.parallel.seeding import drawing
+from autoplan.runtime.parallel.servers.parameter_server import servers_of
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.stages import Keywords
 from autoplan.runtime.program_spec import ProgramSpec
@@ -61,19 +61,19 @@ class Program(RankModel):
         self, spec: ProgramSpec, module: ModuleType, timeout_s: float = launch.TIMEOUT_S, pretrained: Path | None = None
     ) -> None:
         super().__init__(spec, module, timeout_s, (*gradient_groups(spec), *replica_groups(spec)))
-        self.pretrained = pretrained
         if (uncompiled := compile_as_asked(spec, self.stages.modules, self.device.type)) and self.rank == 0:
             note(uncompiled)
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.sums = GradientSums(spec, self.held, self.axes)
-        self.saver, self.steps = Saver(), 0
-        replica = replica_of(spec, self.axes)
-        self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica, self.disk)
+        self.pretrained, self.saver, self.steps = pretrained, Saver(), 0
+        stored = spec, self.storage, self.held, self.device
+        self.optimizer = rank_optimizer(*stored, replica_of(spec, self.axes), self.disk)
         self.sums.follow(self.optimizer)
         told = self.sums.unless_diverged, loss_from_all(spec.lowered)
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device, *told)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
-        self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held))
+        self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held), timeout_s, note)
+        self.backups = self.sums.backups = self.servers.backups if self.servers else None
         if self.servers:  # before versions are kept
             self.optimizer.register_step_pre_hook(lambda *_: self._settle())
         older = spec.parallelism.staleness
@@ -166,7 +166,9 @@ class Program(RankModel):
         keywords, counts = self._counted(inputs, spec)
         with self.broken.computing("a step"):
             with drawing(spec, self.device), self.versions.computing() if self.versions else nullcontext():
-                loss = engine.run(keywords, self.updates.scale)
+                given = keywords, self.updates.scale
+                loss = self.backups.run(engine.run, *given) if self.backups else engine.run(*given)
+            loss = self.backups.arrived(loss) if self.backups else loss
             self.sums.finish()
             loss = whole_loss(spec, loss, self.axes)
         self.updates.settle(loss, self.steps + 1, before, counts)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from autoplan.errors import LaunchError
 from autoplan.option_values import ON_DISK
-from autoplan.runtime.agreement.agreement import Agreement, Call
+from autoplan.runtime.agreement.agreement import Agreement, AskedOnce, Call
 from autoplan.runtime.broken_off import BrokenOff
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.elastic import launch
@@ -64,7 +64,7 @@ class RankModel:
         self.held = sharded_parameters(spec, self.stages.parameters, self.axes, on_disk)
         self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device, zero)
         self.unread = whole_tensors.unread_values(spec, self.rank)
-        self.agreement = Agreement(self.axes, self.device)
+        self.agreement = (AskedOnce if spec.parallelism.backups else Agreement)(self.axes, self.device)
         self.broken = BrokenOff(alone=spec.lowered.mesh.devices == 1 and len(spec.lowered.stages) == 1)
 
     def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:

@@ -84,6 +84,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         compression_within=s.compressed.within if s.compressed and s.compressed.within > 1 else None,
         servers=s.servers or None,
         staleness=s.versions - 1 if s.servers else None,
+        backups=s.backups or None,
     )
 
 

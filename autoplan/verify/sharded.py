@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from autoplan.export.folder import opened, write_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.runtime.inference.inference_program import InferenceProgram
+from autoplan.runtime.parallel.servers.backups import in_turns
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run
 from autoplan.verify.local_ranks import RankPool
@@ -57,6 +58,8 @@ def train_on_rank(
     plan = opened(folder)
     program = Program(plan.spec(), plan.module())
     program.load_weights(weights)
+    if program.backups:
+        program.backups.pinned = [in_turns(n, world, program.backups.first) for n in range(steps)]
     losses: list[float] = []
     gradients: Tensors = {}
     for step in range(steps):

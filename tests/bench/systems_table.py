@@ -57,7 +57,7 @@ PAPERS: Mapping[str, str] = {
     "zero3": "Rajbhandari et al. 2020, ZeRO", "fsdp": "Zhao et al. 2023, PyTorch FSDP",
     "zero-offload": "Ren et al. 2021, ZeRO-Offload", "zero-infinity": "Rajbhandari et al. 2021, ZeRO-Infinity",
     "parameter-server": "Li et al. 2014, Parameter Server", "central-server": "Li et al. 2014, with one server",
-    "stale-server": "Ho et al. 2013, Stale Synchronous Parallel",
+    "stale-server": "Ho et al. 2013, Stale Synchronous Parallel", "backup-workers": "Chen et al. 2016, backup workers",
     "tensor-parallel": "Shoeybi et al. 2019, Megatron-LM", "megatron": "Shoeybi et al. 2019, Megatron-LM",
     "megatron-sp": "Korthikanti et al. 2022, sequence parallelism",
     "2d": "Xu et al. 2021, Optimus", "2.5d": "Wang et al. 2021, Tesseract", "3d": "Bian et al. 2021, 3D parallelism",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autoplan.options import Training
 from autoplan.runtime.optim.lamb import Lamb
-from autoplan.runtime.parallel.parameter_server import Servers
+from autoplan.runtime.parallel.servers.parameter_server import Servers
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny

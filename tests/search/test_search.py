@@ -6,11 +6,15 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
+from autoplan.cost.zero_costs import DataAxis
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
@@ -170,6 +174,9 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(servers=1, gossip="ring"), "servers take whole gradients of all workers in every step"),
         (Parallelism(servers=1, pipeline_schedule="pipedream-2bw"), "give staleness=1 for gradients that are one step"),
         (Parallelism(staleness=1), "staleness=1: it counts the updates of parameter servers"),
+        (Parallelism(backups=1), "backups=1: they are workers beside parameter servers"),
+        (Parallelism(servers=1, backups=1, staleness=1), "weights are the newest. use one or the other"),
+        (Parallelism(servers=1, backups=8), "of one worker at least. give backups="),
         (Parallelism(gossip="ring", zero=1), "gossip='ring' with zero=1: fully_shard keeps one version"),
         (Parallelism(gossip="ring", dp=1), "gossip='ring' with dp=1: there are no replicas"),
         (Parallelism(gossip="ring", local_steps=4, outer_optimizer="nesterov"), "no beginning in common"),
@@ -194,6 +201,23 @@ def test_what_can_not_be_pinned(pinned: Parallelism, words: str) -> None:
 def test_an_unknown_system_is_answered_with_those_there_are() -> None:
     with pytest.raises(ParallelismError, match="auto, dp, ddp, zero1"):
         resolve("alpa", CPU)
+
+
+@pytest.mark.parametrize("training", [Training(clip_grad_norm=1.0), Training(precision="fp16-mixed")])
+def test_a_step_with_backup_workers_asks_nothing_of_all_ranks(training: Training) -> None:
+    with pytest.raises(ParallelismError, match="a step waits for no worker that is late"):
+        search(llama(), CPU, training, Parallelism(servers=1, backups=1))
+
+
+def test_backup_workers_are_priced() -> None:
+    """A push of three workers in four, in the open; two copies of a shard for workers that are late."""
+    asked = Parallelism(servers=4, micro_batch=2, recompute="none")
+    plain, spare = (search(llama(), CPU, ADAMW, replace(asked, backups=b))[0].predicted for b in (None, 1))
+    pushes = [next(c for c in p.collectives if c.kind == "push") for p in (plain, spare)]
+    assert pushes[1].seconds == pytest.approx(0.75 * pushes[0].seconds) and pushes[1].hidden_s == 0
+    prices: Any = SimpleNamespace(training=True, summed=1.0, stored=1.0, topology=None)
+    shards = [DataAxis(0, 4, prices, servers=4, backups=b).beside_update(np.array([100.0])) for b in (0, 1)]
+    assert float(shards[0][0]) == 3 * 25 and float(shards[1][0]) == 2 * 25 + 2 * 25
 
 
 @pytest.mark.parametrize(

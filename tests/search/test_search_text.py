@@ -118,6 +118,7 @@ def test_what_a_report_prints_is_read_back(full: Parallelism, left: set[str]) ->
         *(Parallelism(dp=2, compression=kind) for kind in ("int8", "fp8", "1bit", "1bit-lamb")),
         Parallelism(dp=4, compression="topk", compression_rate=0.25, compression_within=2),
         Parallelism(dp=4, compression="int8", compression_within=2),
+        Parallelism(dp=4, servers=2, backups=1), Parallelism(dp=4, servers=2, backups=2),
         *(Parallelism(dp=2, servers=n, staleness=old) for n in (1, 2) for old in (None, 1, 2)),
         *(Parallelism(dp=2, gossip=graph, local_steps=k) for graph in GOSSIP for k in (None, 4)),
     ],

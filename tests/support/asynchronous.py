@@ -88,6 +88,24 @@ def local_sgd(
     return Simulated(losses, averaged([m.state_dict() for m in modules]))
 
 
+def first_workers(
+    module: nn.Module, batches: Sequence[Batch], workers: int, order: Sequence[Sequence[int]], microbatches: int,
+    how: How = How(),
+) -> Simulated:  # fmt: skip
+    """Steps by the mean of the gradients of those who were done first, in each step of ``order``; each of its own mean,
+    zero without a valid label (Chen et al. 2016, algorithm 4)."""
+    optimizer, losses = how.optimizer(module), []
+    for taken, batch in zip(order, batches, strict=True):
+        rows = replica_rows(batch, workers, microbatches)
+        each = [how.loss(module, rows[n]) for n in taken if bool((rows[n]["labels"] != -100).any())]
+        optimizer.zero_grad()
+        mean = torch.stack(each).sum() / len(taken)
+        mean.backward()
+        how.update(module, optimizer)
+        losses.append(float(mean.detach()))
+    return Simulated(losses, dict(module.state_dict()))
+
+
 def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
     for parameters in zip(*(m.parameters() for m in modules), strict=True):
         states = [o.state[p] for o, p in zip(optimizers, parameters, strict=True)]

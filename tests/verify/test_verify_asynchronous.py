@@ -30,7 +30,7 @@ STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="
 def planned(parallelism: Parallelism) -> autoplan.Plan:
     module, batch, loss_fn = zoo.small("mlp")
     one_bit = parallelism.compressed is not None and parallelism.compressed.one_bit
-    training = replace(TRAINING, clip_grad_norm=None) if one_bit else TRAINING
+    training = replace(TRAINING, clip_grad_norm=None) if one_bit or parallelism.backups else TRAINING
     training = replace(training, optimizer="lamb") if parallelism.compression == "1bit-lamb" else training
     cluster = f"1x{2 * (parallelism.compression_within or 1)} cpu"
     return parallelize_unproved(module, cluster, batch, loss_fn=loss_fn, training=training, parallelism=parallelism)
@@ -40,6 +40,7 @@ RULES = [(LOCAL, "local SGD's rule"), (OUTER, "DiLoCo's rule"), (STALE, "PipeDre
 RULES += [(replace(STALE, pipeline_schedule="pipedream-vertical-sync"), "PipeDream's rule with vertical sync")]
 RULES += [(GOSSIP, "gossip's rule, neighbours on the ring graph averaged every step")]
 RULES += [(SERVERS, "delayed gradients' rule, gradients of the weights 1 update before")]
+RULES += [(replace(SERVERS, staleness=None, backups=1), "backup workers' rule, the mean of all but 1 workers")]
 RULES += [(LOW_RANK, "PowerSGD's rule, gradients of rank 1")]
 RULES += [(replace(TOP_K, dp=4, micro_batch=1, compression_within=2), "top-k's rule, 0.1 of each replica's elements")]
 RULES += [(INT8, "int8's rule, each replica's gradient rounded")]
@@ -63,6 +64,7 @@ def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str)
 def test_without_the_module_it_says_what_it_compares(tmp_path: Path) -> None:
     kinds = [(LOCAL, "gradients summed in each"), (STALE, "flushed after each step")]
     kinds += [(SERVERS, "the same program on one rank")]
+    kinds += [(replace(SERVERS, staleness=None, backups=1), "no one device takes its replicas' steps")]
     for n, (parallelism, said) in enumerate((*kinds, (LOW_RANK, "compression is compared where the module is there"))):
         planned(parallelism).export(tmp_path / str(n))
         found = autoplan.load(tmp_path / str(n)).verify()

@@ -155,6 +155,21 @@ class Agreement:
         return failed or error_of(everyone)
 
 
+class AskedOnce(Agreement):
+    """Of a program whose steps wait for no rank: what its first step's batches agree on holds for those after it."""
+
+    first: Given | None = None
+
+    def on(self, call: Call, prepare: Callable[[], Given]) -> Given:
+        if not call.name.startswith("step"):
+            return super().on(call, prepare)
+        if self.first is None:
+            self.first = super().on(call, prepare)
+            return self.first
+        given = prepare()
+        return replace(given, form=self.first.form) if given.form == "either" else given
+
+
 def halves(both: Tensor) -> tuple[list[int], list[int]]:
     """The least and the greatest of each number, of what is the greatest of these and of their negatives."""
     found = host.read(both)

@@ -9,7 +9,7 @@ Modules, each importing only those before it:
     meshes             torch's meshes in another order of axes
     whole_tensors      whole tensors from parts
     compression        compressed gradients
-    parameter_server   gradients pushed, weights pulled
+    servers            gradients pushed, weights pulled
     gradient_order     when a backward is done with a parameter
     gradient_buckets   gradient sums once a step
     zero               ZeRO by fully_shard

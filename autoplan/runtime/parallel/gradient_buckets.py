@@ -9,8 +9,8 @@ part of it late, follows the backward. Between microbatches nothing is exchanged
 the stage before waits for, begins after its last backward: the sums would slow what all wait for, and run beside the
 others' backwards as well.
 
-Gradients of parameters that a server has (``runtime.parallel.parameter_server``) go there in such buckets, and other
-ranks are left with none.
+Gradients of parameters that a server has (``runtime.parallel.servers``) go there in such buckets, and other ranks are
+left with none.
 
 Gradients that go compressed lie in no bucket: once all buckets have begun they are sent
 (``runtime.parallel.compression``), or in a training's first steps summed whole.
@@ -36,7 +36,8 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.compression.compressor import Compressor
 from autoplan.runtime.parallel.compression.program_sums import compressors, goes_compressed, summed_axes
 from autoplan.runtime.parallel.gradient_order import read_first
-from autoplan.runtime.parallel.parameter_server import Push
+from autoplan.runtime.parallel.servers.backups import Backups
+from autoplan.runtime.parallel.servers.parameter_server import Push
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
@@ -95,8 +96,8 @@ class Bucket:
         if not held.sharded:
             held.parameter.grad = view
 
-    def start(self) -> None:
-        """Begins the sum; this rank's share of what it has no gradient of is zero."""
+    def start(self, taken: Sequence[int] | None = None) -> None:
+        """Begins the sum; this rank's share of what it has no gradient of is zero. ``taken``: see ``Push``."""
         self.missing = tuple(i for i, h in enumerate(self.held) if h.parameter.grad is None)
         self.had.fill_(1)
         for place in range(len(self.held)):
@@ -108,7 +109,9 @@ class Bucket:
         if self.sent is not self.flat:
             self.sent.copy_(self.flat)
         if self.owner is not None:
-            self.work = Push(self.sent, self.groups[0], self.owner)
+            if taken is not None and self.groups[0].rank() not in taken:
+                self.missing = tuple(range(len(self.held)))
+            self.work = Push(self.sent, self.groups[0], self.owner, taken)
         else:
             self.work = dist.all_reduce(self.sent, group=self.groups[0], async_op=True)
 
@@ -149,6 +152,8 @@ def widen(parameter: Tensor, dtype: torch.dtype) -> None:
 class GradientSums:
     """The sums beside those of fully_shard; a collective of the whole world to make and to run.
 
+    backups  say whose gradients a step's are; None: all ranks'
+
     The hooks by which it follows a backward stay on the parameters until it is closed.
     """
 
@@ -158,6 +163,8 @@ class GradientSums:
         self.compressed, self.whole_until = compressors(spec, few, axes), spec.whole_steps
         one_stage = len(spec.lowered.stages) == spec.size(PIPELINE)
         self.awaited = one_stage and PIPELINE in axes and axes[PIPELINE].rank > 0
+        self.awaited = self.awaited or bool(spec.parallelism.backups)  # who is taken is known after the backward
+        self.backups: Backups | None = None
         self.started = len(self.buckets)
         self.hooks = [
             each.parameter.register_post_accumulate_grad_hook(partial(self.came, bucket, place))
@@ -202,7 +209,7 @@ class GradientSums:
     def start(self) -> None:
         """Begins the sums that haven't begun."""
         for bucket in self.buckets[self.started :]:
-            bucket.start()
+            bucket.start(self.backups.taken if self.backups else None)
         self.started = len(self.buckets)
 
     def finish(self) -> None:

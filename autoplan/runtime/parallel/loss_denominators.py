@@ -20,9 +20,9 @@ def whole_counts(
     """Denominators over all microbatches and ranks, each repeated for every microbatch. Where each microbatch has its
     own statistics, over the ranks alone.
 
-    alone  whether each replica has its own, at least one: without a valid token its loss is zero. None: as it steps
+    alone  whether each replica has its own, at least one: without a valid token its loss is zero. None: as planned
     """
-    m, local = spec.microbatches, spec.parallelism.steps_locally if alone is None else alone
+    m, local = spec.microbatches, spec.parallelism.means_apart if alone is None else alone
     each = [module.counts(**{name: microbatches[j] for name, microbatches in inputs.items()}) for j in range(m)]
     whole = {}
     for name in spec.lowered.counts:
@@ -54,6 +54,8 @@ def loss_from_all(lowered: Lowered) -> bool:
 
 def whole_loss(spec: ProgramSpec, loss: Tensor, axes: Mapping[str, MeshAxis]) -> Tensor:
     """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean."""
+    if spec.parallelism.backups:
+        return loss  # which is that of those who are taken
     loss = summed_loss(spec, loss, axes)
     if spec.parallelism.steps_locally:
         loss = loss / axes[DATA].size

@@ -49,7 +49,7 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
         versions=candidate.versions, stashes=candidate.schedule in CONTINUOUS, axis=",".join(axes),
         wide=candidate.wide, replicas=candidate.dp_replicate,
         compressed=candidate.compressed, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
-        servers=candidate.servers,
+        servers=candidate.servers, backups=candidate.backups,
     )  # fmt: skip
 
 

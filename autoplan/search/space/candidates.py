@@ -53,6 +53,7 @@ class Candidate:
     dp_replicate    replicas along dp of what ZeRO shards over the rest of it
     versions        of the weights, of the oldest of which gradients are: 1 and the staleness of servers
     servers         data ranks that are parameter servers; 0: gradients are summed on all ranks
+    backups         of their workers those whose gradients a step does without
     gossip          the graph on which replicas that step by themselves meet their neighbours; "": all are averaged
     compressed      how gradients go over the data axis; None: they are summed whole
     """
@@ -81,6 +82,7 @@ class Candidate:
     gossip: str = ""
     servers: int = 0
     inner: int = 1
+    backups: int = 0
 
     @property
     def stages(self) -> int:
@@ -216,7 +218,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
                             pinned.local_steps or 1, 1 + (pinned.staleness or 0), folding.data, cp, attention, replicas,
                             folding.beside, pinned.outer_optimizer or "", pinned.compressed, pinned.gossip or "",
-                            pinned.servers or 0, folding.inner,
+                            pinned.servers or 0, folding.inner, pinned.backups or 0,
                         )  # fmt: skip
 
 

@@ -189,6 +189,15 @@ def server_conflicts(pinned: Parallelism, devices: int) -> Iterator[Conflict]:
             value not in (None, 1), f"{what} with {name}={value!r}",
             "servers take whole gradients of all workers in every step", "use one or the other",
         )  # fmt: skip
+    spare = pinned.backups or 0
+    yield (
+        spare >= ranks, f"backups={spare} with dp={ranks}", "a step is by the gradients of one worker at least",
+        f"give backups={ranks - 1} or fewer",
+    )  # fmt: skip
+    yield (
+        spare and pinned.staleness, f"backups={spare} with staleness={pinned.staleness}",
+        "a worker that is late is dropped, so that weights are the newest", "use one or the other",
+    )  # fmt: skip
     yield (
         pinned.continuous, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
         "there is no pipeline beside servers", "give staleness=1 for gradients that are one step old",
@@ -203,6 +212,14 @@ def served_training(pinned: Parallelism, training: Training) -> Iterator[Conflic
         "it updates a fused projection as one matrix, whose pieces servers have apart",
         "use an optimizer of single elements, such as 'adamw', or zero=1",
     )  # fmt: skip
+    for there, given, why in (
+        (training.clip_grad_norm, f"clip_grad_norm={training.clip_grad_norm}", "a norm is of all servers' shards"),
+        (training.scales_loss, f"precision={training.precision!r}", "whether a gradient overflowed all ranks tell"),
+    ):
+        yield (
+            pinned.backups and there, f"backups={pinned.backups} with {given}",
+            f"{why}, and a step waits for no worker that is late", "leave it out",
+        )  # fmt: skip
     yield (
         pinned.staleness and pinned.servers and training.scales_loss,
         f"staleness={pinned.staleness} with precision={training.precision!r}",

@@ -51,7 +51,7 @@ FIELDS: Mapping[str, object] = {
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
-    "compression_rate": 1.0, "tp_overlap": 1, "compression_within": 1,
+    "compression_rate": 1.0, "tp_overlap": 1, "compression_within": 1, "backups": 1,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -176,6 +176,7 @@ def _phrases() -> Iterator[Phrase]:
     yield phrase(graph, lambda m: {"gossip": m[1].lower(), **({"local_steps": int(m[2])} if m[2] else {})})
     yield phrase(r"(\d+) parameter servers?", lambda m: {"servers": int(m[1])})
     yield phrase(r"weights (\d+) updates? old", lambda m: {"staleness": int(m[1])})
+    yield phrase(r"(\d+) backup workers?", lambda m: {"backups": int(m[1])})
     powersgd = {"compression": "powersgd"}
     yield phrase(r"PowerSGD of rank (\d+)", lambda m: {**powersgd, "compression_rank": int(m[1])})
     topk = {"compression": "topk"}

@@ -46,6 +46,9 @@ def check_supported(pinned: Parallelism) -> None:
     if pinned.steps_locally or pinned.continuous or pinned.outer_optimizer:
         raise_first(asynchronous_conflicts(pinned))
     raise_first(compression_conflicts(pinned))
+    if pinned.backups and not pinned.servers:
+        cause = "they are workers beside parameter servers, which take the first gradients that are there"
+        raise ParallelismError(f"backups={pinned.backups}", cause, "give servers=1 or more, too, or leave it out")
     if pinned.staleness and not pinned.servers:
         cause = "it counts the updates of parameter servers that a worker's weights are behind"
         raise ParallelismError(f"staleness={pinned.staleness}", cause, "give servers=1 or more, too, or leave it out")

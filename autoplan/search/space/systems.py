@@ -81,6 +81,11 @@ def compressed_between_nodes(kind: str, name: str) -> Callable[[ClusterSpec], Pa
     return pinned
 
 
+def backup_workers(cluster: ClusterSpec) -> Parallelism:
+    """Servers that take the first gradients of all but a twentieth of the workers (Chen et al. 2016), or but one."""
+    return replace(parameter_server()(cluster), backups=max(1, cluster.devices // WORKERS_A_BACKUP))
+
+
 def parameter_server(staleness: int | None = None, *, central: bool = False) -> Callable[[ClusterSpec], Parallelism]:
     """Weights and optimizer state in shards on all workers (Li et al. 2014); central: all of them on one."""
 
@@ -193,14 +198,16 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "hierarchical-topk": compressed_between_nodes("topk", "topk"),
     "hierarchical-1bit-adam": compressed_between_nodes("1bit", "1bit-adam"),
     "stale-server": parameter_server(staleness=1),
+    "backup-workers": backup_workers,
 }
 
 LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
 OUTER_STEPS = 50  # likewise, of DiLoCo, whose authors take 50 to 2,000
+WORKERS_A_BACKUP = 20  # of 100 workers four to six are best, by their figure 6
 ASYNCHRONOUS = (
     "local-sgd", "diloco", "pipedream", "pipedream-vertical-sync", "pipedream-2bw", "gossip", "powersgd", "int8",
     "fp8", "topk", "1bit-adam", "1bit-lamb", "hierarchical-powersgd", "hierarchical-int8", "hierarchical-fp8",
-    "hierarchical-topk", "hierarchical-1bit-adam", "stale-server",
+    "hierarchical-topk", "hierarchical-1bit-adam", "stale-server", "backup-workers",
 )  # fmt: skip
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
 from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.parallel.servers.backups import in_turns
 from autoplan.trace.checks.modes import set_modes, wholly_evaluated
 from autoplan.verify.compare import Run
 from autoplan.verify.one_process.compressed_steps import Compressed, train_compressed
 from autoplan.verify.one_process.older_weights import lateness, put, train_on_older, values
 from autoplan.verify.one_process.replica_gradients import replica_rows
-from autoplan.verify.reference import backward, parts_of, update
+from autoplan.verify.reference import backward, gradients_of, parts_of, state_of, update
 
 Batch = Mapping[str, Tensor]
 Meet = Callable[[Sequence[nn.Module], Sequence[torch.optim.Optimizer], int], None]
@@ -44,6 +45,10 @@ def train_by_rule(
         meet = Outer(module, training).meet if parallelism.outer_optimizer else average
         meet = partial(gossip, parallelism.gossip) if parallelism.gossip else meet
         return train_replicas(module, loss_of, rows, training, parallelism.local_steps or 1, steps, meet)
+    if parallelism.backups:
+        assert parallelism.dp is not None
+        rows = replica_rows(batch, parallelism.dp, microbatches)
+        return train_with_backups(module, loss_of, rows, training, parallelism.dp - parallelism.backups, steps)
     if parallelism.compressed:
 
         def one_loss(one: nn.Module, rows: Batch) -> float:
@@ -73,6 +78,26 @@ def train_replicas(
         if step % every == 0:
             meet(modules, optimizers, step // every - 1)
     return Run(tuple(losses), gradients, mean_of([one.state_dict() for one in modules]))
+
+
+def train_with_backups(
+    module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], rows: Sequence[Batch], training: Training,
+    first: int, steps: int,
+) -> Run:  # fmt: skip
+    """By the mean of so many workers' gradients, of each worker's own mean; all take turns in being dropped."""
+    optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
+    losses: list[float] = []
+    gradients: dict[str, Tensor] = {}
+    for step in range(steps):
+        optimizer.zero_grad()
+        losses.append(sum(loss_of(module, rows[n]) for n in in_turns(step, len(rows), first)) / first)
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(first)
+        if step == 0:
+            gradients = gradients_of(module)
+        update(module, optimizer, training)
+    return Run(tuple(losses), gradients, state_of(module))
 
 
 class Outer:

@@ -27,12 +27,11 @@ from autoplan.verify.local_ranks import RankError, RankPool
 from autoplan.verify.variants import in_float64
 from tests.bench.systems import cases
 from tests.bench.systems.mixed import FURTHER, SURE, Distance, Steps, distance, standard_error
-from tests.bench.systems.ranks import FirstSteps, Train, run
+from tests.bench.systems.ranks import STALE_STEPS, FirstSteps, Train, run
 from tests.bench.systems.reference import GRADIENTS, References
 from tests.support.planning import parallelize_unproved
 
 WARM_UP = 2  # of 1-bit Adam
-STALE_STEPS = 6  # of an asynchronous system: its replicas meet, its versions follow one another
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from autoplan.search.space.systems import ASYNCHRONOUS
 from autoplan.verify import STEPS
 from autoplan.verify.compare import FLOAT64
 from tests.bench.systems.cases import Cell
-from tests.bench.systems.cells import STALE_STEPS, Outcome
+from tests.bench.systems.cells import Outcome
 from tests.bench.systems.mixed import FURTHER, SURE, standard_error
+from tests.bench.systems.ranks import STALE_STEPS
 from tests.bench.systems.reference import GRADIENTS, LOSSES
 
 HEAD = f"""\

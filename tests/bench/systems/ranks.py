@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 import autoplan
+from autoplan.runtime.parallel.servers.backups import in_turns
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run
 from autoplan.verify.local_ranks import RankPool
@@ -15,6 +16,7 @@ from tests.bench.systems.mixed import Steps
 
 Batch = Mapping[str, torch.Tensor]
 SECONDS = 240.0  # longest a job may take
+STALE_STEPS = 6  # of an asynchronous system: its replicas meet, its versions follow one another
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ def on_rank(rank: int, world: int, jobs: Sequence[Job]) -> list[Run | Steps]:
 def loaded(folder: str, weights: str) -> Program:
     program = autoplan.load(folder).program()
     program.load_weights(weights)
+    if program.backups:
+        workers, first = program.backups.size, program.backups.first
+        program.backups.pinned = [in_turns(step, workers, first) for step in range(STALE_STEPS)]
     return program
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
+from autoplan.runtime.parallel.servers.backups import in_turns
 from autoplan.trace.batch_binding import bind
 from autoplan.verify import STEPS
 from autoplan.verify.compare import Run
@@ -27,6 +28,7 @@ from tests.support.asynchronous import (
     How,
     Meet,
     Simulated,
+    first_workers,
     local_sgd,
     older_weights,
     pipeline_ages,
@@ -106,6 +108,11 @@ class References:
                 how = replace(how, optimizer=lambda one: frozen(one, start, rate))
             return compressed(module.double(), batches, boxes_of(plan), how, replicas, Compressing(start))
         if not chosen.parallelism.steps_locally:
+            if chosen.parallelism.backups:
+                workers = chosen.mesh.size("dp")
+                first = workers - chosen.parallelism.backups
+                order = [in_turns(step, workers, first) for step in range(len(batches))]
+                return first_workers(module.double(), batches, workers, order, chosen.microbatches, how)
             if not chosen.parallelism.continuous:
                 return older_weights(module.double(), batches, how, chosen.parallelism.staleness or 0)
             ages = pipeline_ages(plan)

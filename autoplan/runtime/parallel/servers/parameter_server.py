@@ -27,6 +27,8 @@ from torch.distributed import ProcessGroup
 
 from autoplan.ir.buckets import cut
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.parallel.servers.backups import Backups
+from autoplan.runtime.parallel.servers.deliveries import Deliveries
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import DATA, ProgramSpec
 
@@ -37,16 +39,19 @@ ROUNDS = 2
 class Push:
     """Workers' tensors on their way to the one rank that adds them up: a ``Work``, whose end leaves the sum there.
 
-    flat   of this rank; the server's becomes the sum
+    flat   of this rank; the server's becomes the sum, or of those who are taken the mean
     owner  the server's rank in the group
+    taken  of a step with backup workers those whose tensors count (``backups``); None: all
     """
 
-    def __init__(self, flat: Tensor, group: ProcessGroup, owner: int) -> None:
-        self.flat, self.arriving = flat, []
+    def __init__(self, flat: Tensor, group: ProcessGroup, owner: int, taken: Sequence[int] | None = None) -> None:
+        self.flat, self.arriving, self.ways = flat, [], len(taken) if taken is not None else 1
         if group.rank() != owner:
-            self.works = sent([(dist.isend, flat, owner)], group)
+            self.works = sent([(dist.isend, flat, owner)] * (taken is None or group.rank() in taken), group)
             return
-        workers = [rank for rank in range(group.size()) if rank != owner]
+        if taken is not None and owner not in taken:
+            flat.zero_()
+        workers = [rank for rank in (range(group.size()) if taken is None else taken) if rank != owner]
         self.arriving = [torch.empty_like(flat) for _ in workers]
         self.works = sent([(dist.irecv, x, rank) for x, rank in zip(self.arriving, workers, strict=True)], group)
 
@@ -55,6 +60,8 @@ class Push:
             work.wait()
         for arrived in self.arriving:
             self.flat.add_(arrived)
+        if self.arriving and self.ways > 1:
+            self.flat.div_(self.ways)
         self.works, self.arriving = [], []  # works hold the memory, too
 
 
@@ -85,13 +92,21 @@ class Servers:
 
     staleness  updates by which the weights that gradients are of are behind the newest
     arrived    is called once new values are there
+    backups    whose gradients are taken; None: all workers'
+    tell       is told of workers that are lost
     """
 
     def __init__(
-        self, spec: ProgramSpec, held: Sequence[ShardedParameter], axis: MeshAxis, arrived: Callable[[], None]
-    ) -> None:
+        self, spec: ProgramSpec, held: Sequence[ShardedParameter], axis: MeshAxis, arrived: Callable[[], None],
+        timeout_s: float, tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
         assert axis.group is not None, "a data axis of one rank has no servers"
         self.arrived, self.group, self.staleness = arrived, axis.group, spec.parallelism.staleness or 0
+        spare = spec.parallelism.backups
+        dtype = torch.float64 if spec.training.precision == "fp64" else torch.float32
+        nothing = torch.zeros((), dtype=dtype, device=held[0].parameter.device)
+        self.backups = Backups(axis, spare, timeout_s, nothing) if spare else None
+        self.deliveries = Deliveries(self.group, self.backups, tell) if self.backups else None
         self.owners = spec.owners
         self.held = [h for h in held if h.stored.trainable]
         self.rounds = list(in_rounds(self.held, self.owners))
@@ -101,15 +116,23 @@ class Servers:
     def updated(self) -> None:
         """After an update: the servers' new values go to all workers, who wait for them where gradients are to be of
         these."""
+        if self.deliveries is not None:
+            self.deliveries.updated()
         for buckets in self.rounds:
             self.flying += [self.pull(bucket) for bucket in buckets]
             if not self.staleness:
                 self.take(beside=(ROUNDS - 1) * len(buckets))
         if not self.staleness:
-            self.settle()
+            self.come()
 
     def settle(self) -> None:
-        """Waits for all that is on its way."""
+        """Waits for all that is on its way, to whoever."""
+        self.come()
+        if self.deliveries is not None:
+            self.deliveries.settle()
+
+    def come(self) -> None:
+        """Waits for what is on its way to this rank, or from it to workers that aren't late."""
         if self.flying:
             self.take()
             self.arrived()
@@ -124,6 +147,9 @@ class Servers:
         owner, first = self.owners[held[0].name], held[0].values
         if self.group.rank() == owner:
             flat = torch.cat([h.values.reshape(-1) for h in held])
+            if self.deliveries is not None:
+                self.deliveries.send(flat)
+                return Pull(held, flat, (), True)
             workers = (rank for rank in range(self.group.size()) if rank != owner)
             return Pull(held, flat, sent([(dist.isend, flat, rank) for rank in workers], self.group), True)
         flat = first.new_empty(sum(h.values.numel() for h in held))
@@ -169,7 +195,8 @@ def buckets_of(held: Sequence[ShardedParameter]) -> Iterator[list[ShardedParamet
 
 
 def servers_of(
-    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis], arrived: Callable[[], None]
-) -> Servers | None:
+    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis], arrived: Callable[[], None],
+    timeout_s: float, tell: Callable[[str], None],
+) -> Servers | None:  # fmt: skip
     """None where gradients are summed on all ranks."""
-    return Servers(spec, held, axes[DATA], arrived) if spec.owners else None
+    return Servers(spec, held, axes[DATA], arrived, timeout_s, tell) if spec.owners else None
