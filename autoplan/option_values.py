@@ -31,6 +31,8 @@ ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
 )  # fmt: skip
 """Optimizers that update an element from its own gradient and state alone: parts are updated as the whole is."""
+ROWWISE = "rowwise-adagrad"
+"""Looks at a row of a matrix."""
 
 CP_ATTENTION = ("heads", "rows", "ring")
 TENSOR_SYSTEMS = (

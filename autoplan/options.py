@@ -80,7 +80,8 @@ class LRSchedule:
 class Training:
     """How the program trains.
 
-    optimizer       "adamw", "adam", "sgd", "muon", …: a class of torch.optim by its lower-case name; or "lamb"
+    optimizer       "adamw", "adam", "sgd", "muon", …: a class of torch.optim by its lower-case name; "lamb";
+                    or "rowwise-adagrad", for embedding tables (``runtime.optim.rowwise_adagrad``)
     precision       "fp32", "fp64", "bf16" (parameters too); "bf16-mixed", "fp16-mixed": compute in bfloat16 or float16
                     with float32 masters, gradients and optimizer state; float16 with dynamic loss scaling
     learning_rate

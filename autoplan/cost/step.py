@@ -11,9 +11,9 @@ from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.interleaved import is_interleaved, splits
 from autoplan.cost.operators.operator_seconds import Operator, price_operator
 from autoplan.cost.zero_costs import DataAxis
-from autoplan.ir.graph import Model
+from autoplan.ir.graph import Model, Parameter
 from autoplan.ir.mesh import Mesh
-from autoplan.option_values import OF_OPTIMIZER, ON_DISK
+from autoplan.option_values import OF_OPTIMIZER, ON_DISK, ROWWISE
 from autoplan.options import Inference, Training
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import update_seconds
@@ -54,14 +54,25 @@ def optimizer_states(training: Training | Inference, model: Model | None = None,
     """
     if isinstance(training, Inference):
         return 0
-    by_shape = model is not None and training.optimizer in GATHERED  # beside Muon vectors have AdamW
+    by_shape = model is not None and training.optimizer in (*GATHERED, ROWWISE)  # beside Muon vectors have AdamW
     trainable = [p for p in model.parameters if p.trainable] if model is not None and by_shape else []
     total = sum(p.type.elements for p in trainable)
     if not total:
         return whole_copies(training)
+    if training.optimizer == ROWWISE:
+        return sum(map(rows_of, trainable)) / total
     if training.optimizer == "muon":
         return sum(p.type.elements * (1 if len(p.type.shape) == 2 else 2) for p in trainable) / total
     return sum(factored_elements(p.type.shape) * (ways if len(p.type.shape) > 1 else 1) for p in trainable) / total
+
+
+def rows_of(parameter: Parameter) -> int:
+    """Accumulators of row-wise Adagrad: of rows along the last dim, of a vector's elements; of boxes of tables that lie
+    in one parameter their rows."""
+    shape = parameter.type.shape
+    if len(shape) == 1 and parameter.members:
+        return sum(member.size[0] for member in parameter.members)
+    return math.prod(shape[:-1]) if len(shape) > 1 else math.prod(shape)
 
 
 def factored_elements(shape: Sequence[int]) -> int:

@@ -1,11 +1,14 @@
 """Where each table of a recommender lies, and what it costs to look it up."""
 
 from autoplan.cost.operators.lookups import INDEX_BYTES, read_bytes
+from autoplan.cost.step import rows_of, stored_ratio
 from autoplan.emit.source import size_text
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
 from autoplan.ir.mesh import TENSOR
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.tables import Placed, Table
+from autoplan.option_values import ROWWISE
+from autoplan.options import Training
 from autoplan.report.table import table
 from autoplan.search.tables.place import Choice, chosen_in
 from autoplan.search.tables.table_groups import LOOKUPS, Found, tables_of
@@ -22,7 +25,23 @@ def tables_section(record: PlanRecord) -> str:
     rows = [row for block, node in grouped for row in placed_rows(record, block, node, ways)]
     rows += [replicated_row(found, record) for found in tables_of(record.model)]
     header = ("table", "rows", "columns", "bytes", "looked up", "placement", "reads a step", "crosses links")
-    return f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 6, 7))}"
+    told = f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 6, 7))}"
+    return f"{told}\n{rowwise_text(record)}" if optimizer_of(record) == ROWWISE else told
+
+
+def optimizer_of(record: PlanRecord) -> str:
+    return record.training.optimizer if isinstance(record.training, Training) else ""
+
+
+def rowwise_text(record: PlanRecord) -> str:
+    """What the optimizer keeps of tables, by TorchRec's name for it."""
+    assert isinstance(record.training, Training)
+    flat = [p for p in record.model.parameters if p.members and len(p.type.shape) == 1]
+    size = sum(rows_of(p) * DTYPE_BYTES[p.type.dtype] for p in flat) * stored_ratio(record.training)
+    return (
+        f"Row-wise Adagrad (TorchRec's EXACT_ROWWISE_ADAGRAD): {size_text(round(size))} of accumulators of the placed "
+        "tables, one for each row on each device that has some of it"
+    )
 
 
 def placed_rows(record: PlanRecord, block: Block, node: Node, ways: int) -> list[tuple[str, ...]]:

@@ -46,20 +46,21 @@ MAIN = {
     "lamb": training("lamb", weight_decay=0.1),
     "adafactor": training("adafactor", clip_grad_norm=0.5),
     "muon": training("muon", weight_decay=0.1),
+    "rowwise-adagrad": training("rowwise-adagrad", eps=1e-6),
 }
 OTHERS = {
     "adadelta": training("adadelta"), "adagrad": training("adagrad"), "adam": training("adam", betas=(0.8, 0.99)),
     "adamax": training("adamax"), "asgd": training("asgd"), "nadam": training("nadam"), "radam": training("radam"),
     "rmsprop": training("rmsprop", momentum=0.5, optimizer_options={"centered": True}), "rprop": training("rprop"),
 }  # fmt: skip
-SEE_WHOLES = ("lamb", "adafactor", "muon")
+SEE_WHOLES = ("lamb", "adafactor", "muon", "rowwise-adagrad")
 CASES = [(name, plan) for name in SEE_WHOLES for plan in PLANS]
 CASES += [(name, plan) for name in ("adamw", "sgd") for plan in (*FEW, "zero1", "zero3")]
 CASES += [(name, "tp2 dp2 zero3") for name in OTHERS]
 # each plan but one, the simplest; each optimizer that sees wholes; of torch's those whose states differ in kind
 QUICK = [
     ("lamb", "interleaved"), ("muon", "tp2 dp2 zero1 offload"), ("muon", "pp2 tp2, tied"),
-    ("adafactor", "tp2 dp2 zero3"),
+    ("adafactor", "tp2 dp2 zero3"), ("rowwise-adagrad", "tp2 dp2 zero3"), ("rowwise-adagrad", "pp2 tp2, tied"),
 ]
 
 
@@ -88,6 +89,9 @@ def elements(program: Program) -> tuple[int, int]:
         model = Model("", (), (parameter,), (), (), (), (), ())
         if how.optimizer == "adafactor" and len(shape) > 1:
             here = here or 1  # rows and columns are there also where the part is empty
+        if how.optimizer == "rowwise-adagrad" and len(shape) > 1:  # who has some columns of a row keeps one for it
+            wanted += sum(h.part.shape[0] * (h.part.shape[1] > 0) for h in pieces)
+            continue
         wanted += here * optimizer_states(how, model, shape.numel() / here) if here else 0
     return found, round(wanted)
 
@@ -98,6 +102,8 @@ def one_device(name: str, how: Training) -> Mapping[str, Tensor]:
     matrices, vectors = [p for p in parameters if p.ndim == 2], [p for p in parameters if p.ndim != 2]
     if name == "lamb":
         optimizers: list = [PlainLamb(parameters)]
+    elif name == "rowwise-adagrad":
+        optimizers = [PlainRowwise(parameters)]
     elif name == "muon":
         muon = torch.optim.Muon(matrices, lr=RATE, weight_decay=0.1)
         optimizers = [muon, torch.optim.AdamW(vectors, lr=RATE, weight_decay=0.1)]
@@ -134,6 +140,20 @@ class PlainLamb:
             x -= RATE * x.norm() / (r + 0.1 * x).norm() * (r + 0.1 * x)
 
 
+class PlainRowwise:
+    """One accumulator for each row of a matrix, for each element of a vector."""
+
+    def __init__(self, parameters: list) -> None:
+        self.parameters = parameters
+        self.a = [torch.zeros(len(p), dtype=torch.float64) for p in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for a, w in zip(self.a, self.parameters, strict=True):
+            a += (w.grad**2).view(len(w), -1).mean(1)
+            w -= RATE * w.grad / (a.sqrt() + 1e-6).view(-1, *[1] * (w.ndim - 1))
+
+
 @pytest.mark.parametrize(("name", "plan"), sampled(CASES, QUICK))
 def test_parts_are_updated_as_the_whole_is(pool: RankPool, name: str, plan: str) -> None:
     how = (MAIN | OTHERS)[name]
@@ -164,7 +184,7 @@ def part_of_a_run(rank: int, world: int, plan: dict, how: Training, folder: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lamb", "adafactor", "muon", "rprop"])
+@pytest.mark.parametrize("name", ["lamb", "adafactor", "muon", "rprop", "rowwise-adagrad"])
 def test_another_plan_goes_on_with_what_an_optimizer_kept(pool: RankPool, tmp_path: Path, name: str) -> None:
     how, folder = (MAIN | OTHERS)[name], str(tmp_path / "c")
     first, then = FEW if name in ("lamb", "adafactor") else FEW[::-1]

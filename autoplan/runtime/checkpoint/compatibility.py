@@ -23,6 +23,7 @@ from autoplan.runtime.optim.asynchronous.diloco import BEGUN, OUTER_MOMENTUM
 from autoplan.runtime.optim.asynchronous.weight_stashing import STALE
 from autoplan.runtime.optim.frozen_lamb import OF_FROZEN, FrozenVarianceLamb
 from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad
 from autoplan.runtime.optim.streamed_optimizer import state_memory
 from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
@@ -171,6 +172,8 @@ def take_moments(snapshot: Snapshot, moments: Mapping[str, dict[str, Tensor]], s
     for held in snapshot.held:
         if held.name in moments:
             snapshot.optimizer.state[held.updated] = moments[held.name]
+            if isinstance(snapshot.optimizer, RowwiseAdagrad):
+                snapshot.optimizer.row_sums(held.updated)  # one for each row again
         else:  # the checkpoint is of before its first update
             snapshot.optimizer.state.pop(held.updated, None)
         for kind, values in snapshot.beside.items():

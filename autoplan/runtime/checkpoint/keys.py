@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
+from autoplan.runtime.optim.rowwise_adagrad import state_of_elements
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage
 from autoplan.runtime.program_spec import ProgramSpec
@@ -83,7 +84,8 @@ def state_beside(snapshot: Snapshot, held: Sequence[ShardedParameter]) -> dict[s
 def optimizer_state(snapshot: Snapshot) -> dict[str, Tensor]:
     """Views of the optimizer's state by key; nothing before its first step."""
     states = snapshot.optimizer.state
-    mine = {h.name: states[h.updated] for h in spoken_for(snapshot) if h.updated in states}
+    known = (h for h in spoken_for(snapshot) if h.updated in states)
+    mine = {h.name: state_of_elements(snapshot.optimizer, h.updated) for h in known}
     return moments_by_key(snapshot, mine)
 
 

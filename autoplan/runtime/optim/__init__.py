@@ -7,6 +7,7 @@ Modules, each importing only those before it:
     parameter_group     parameter groups
     lamb                LAMB
     frozen_lamb         1-bit LAMB
+    rowwise_adagrad     row-wise Adagrad
     gathered_optimizer  optimizers of whole matrices
     optimizer_options   which optimizers there are, and what each takes
     lr_scheduler        torch's schedulers

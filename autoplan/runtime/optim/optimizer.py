@@ -31,6 +31,7 @@ from autoplan.runtime.optim.lr_scheduler import LearningRates
 from autoplan.runtime.optim.masters import attach
 from autoplan.runtime.optim.optimizer_options import group_options, optimizer_class, options, options_beside_muon
 from autoplan.runtime.optim.parameter_group import names_of, number_of, titles
+from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad
 from autoplan.runtime.optim.streamed_optimizer import StreamedOptimizer
 from autoplan.runtime.parallel.compression.onebit import FrozenVarianceAdam
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
@@ -90,6 +91,8 @@ def rank_optimizer(
         optimizer.whole_squares = squares_over_ranks(held, sources, device, replica)
         if isinstance(optimizer, FrozenVarianceLamb):
             optimizer.largest = largest_over_ranks(held, sources, device)
+    if isinstance(optimizer, RowwiseAdagrad):
+        optimizer.follow(spec, held, device, replica)
     limit = training.clip_grad_norm
     if limit is not None:
         optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device, replica)))
@@ -121,7 +124,7 @@ def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParame
         return with_frozen_variance(training, trainable, how)
     if training.optimizer in PLAIN and any(isinstance(p, DTensor) for group in trainable for p in group):
         return GatheredOptimizer(with_options(kind, training, local_parameters(trainable)))
-    if training.optimizer in ELEMENTWISE or kind is Lamb:
+    if training.optimizer in ELEMENTWISE or kind in (Lamb, RowwiseAdagrad):
         given = options(kind, training)
         alike = {(p.device, isinstance(p, DTensor), p.is_complex()): p for group in trainable for p in group}
         return elementwise(kind, training, trainable, in_one_pass(kind, given, alike.values()) | given)

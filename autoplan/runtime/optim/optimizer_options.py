@@ -12,10 +12,11 @@ from torch.optim import AdamW, Muon, Optimizer
 from autoplan.arguments.values import options_text
 from autoplan.errors import ParallelismError
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup
-from autoplan.option_values import SET_RATES
+from autoplan.option_values import ROWWISE, SET_RATES
 from autoplan.options import Training
 from autoplan.runtime.optim.gathered_optimizer import Kind
 from autoplan.runtime.optim.lamb import Lamb
+from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad
 
 REFUSED = {
     "lbfgs": "it computes loss and gradients many times in one update, a program's step does so once",
@@ -25,7 +26,7 @@ REFUSED = {
 
 def known_classes() -> Mapping[str, type[Optimizer]]:
     """The optimizers by lower-case name."""
-    found: dict[str, type[Optimizer]] = {"lamb": Lamb}
+    found: dict[str, type[Optimizer]] = {"lamb": Lamb, ROWWISE: RowwiseAdagrad}
     for name, value in vars(torch.optim).items():
         if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer:
             found[name.lower()] = value
@@ -36,7 +37,8 @@ def optimizer_class(name: str) -> type[Optimizer]:
     """The class with this lower-case name; ParallelismError where there is none, or none that a program can run."""
     classes = known_classes()
     if name not in classes:
-        cause = REFUSED.get(name, "it isn't an optimizer of torch.optim by its lower-case name, nor 'lamb'")
+        unknown_name = f"it isn't an optimizer of torch.optim by its lower-case name, nor 'lamb' or {ROWWISE!r}"
+        cause = REFUSED.get(name, unknown_name)
         raise ParallelismError(f"optimizer={name!r}", cause, f"use one of {tuple(sorted(classes))}")
     return classes[name]
 

@@ -14,7 +14,7 @@ from autoplan.ir.choice import Alternative, Chosen, SearchReport
 from autoplan.ir.graph import DTYPE_BYTES, Model, batch_rows
 from autoplan.ir.record import Asked
 from autoplan.ir.tables import KINDS
-from autoplan.option_values import ELEMENTWISE
+from autoplan.option_values import ELEMENTWISE, ROWWISE
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.entry import search
 from autoplan.search.space.systems import resolve
@@ -102,10 +102,10 @@ def placed(
             f"parallelism={SYSTEM!r}", "the model has no tables that are looked up by rows of the batch, each once",
             "use another system, such as 'zero3'",
         )  # fmt: skip
-    if isinstance(training, Training) and training.optimizer not in ELEMENTWISE:
+    if isinstance(training, Training) and training.optimizer not in (*ELEMENTWISE, ROWWISE):
         raise ParallelismError(
             f"optimizer={training.optimizer!r}", "it looks at whole parameters, and placed tables lie in one",
-            f"use one of {', '.join(ELEMENTWISE)}",
+            f"use one of {', '.join((*ELEMENTWISE, ROWWISE))}",
         )  # fmt: skip
     chosen = choices(model, found, cluster, training, ways)
     kept = [(each, choice) for each, choice in zip(found, chosen, strict=True) if choice != REPLICATED]

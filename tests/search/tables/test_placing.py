@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -11,9 +12,13 @@ from torch.nn import functional
 
 import autoplan
 from autoplan.errors import ParallelismError
+from autoplan.export.folder import opened
 from autoplan.ir.typed_program import Compute
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.program import Program
 from autoplan.search.tables.place import Choice
 from autoplan.search.tables.placed_search import choices
+from autoplan.verify.local_ranks import RankPool
 from tests.support.planning import parallelize_alone
 
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
@@ -51,12 +56,14 @@ def batch() -> tuple[Tensor, ...]:
     return torch.randn(ROWS, 5), ids, torch.rand(ROWS, 3), words, user, torch.rand(ROWS).round()
 
 
-def planned(chosen: tuple[Choice, ...] | None = None, **pinned: object) -> autoplan.Plan:
+def planned(
+    chosen: tuple[Choice, ...] | None = None, training: autoplan.Training | None = None, **pinned: object
+) -> autoplan.Plan:
     """On four devices; ``chosen``: where each table lies, else as is cheapest."""
     asked = autoplan.Parallelism(tensor_system="table-parallel", **pinned)  # type: ignore[arg-type]
     picked = choices if chosen is None else lambda *_: chosen
     with patch("autoplan.search.tables.placed_search.choices", side_effect=picked):
-        return parallelize_alone(Recommender(), "1x4 cpu", batch(), parallelism=asked)
+        return parallelize_alone(Recommender(), "1x4 cpu", batch(), parallelism=asked, training=training)
 
 
 MIXED: tuple[Choice, ...] = (
@@ -99,3 +106,63 @@ def test_optimizers_of_whole_matrices_are_refused() -> None:
             Recommender(), "1x4 cpu", batch(), parallelism="table-parallel",
             training=autoplan.Training(optimizer="adafactor"),
         )  # fmt: skip
+
+
+ROWWISE = autoplan.Training(optimizer="rowwise-adagrad", learning_rate=1e-2, compile=False)
+TWO = tuple((kind, min(device, 1)) for kind, device in MIXED)
+
+
+@pytest.mark.parametrize(("chosen", "sizes"), [(MIXED, {"tp": 4}), (TWO, {"tp": 2, "dp": 2, "zero": 1})])
+def test_rows_of_tables_have_one_accumulator_each(chosen: tuple[Choice, ...], sizes: dict[str, int]) -> None:
+    """By columns those who share a row add its squares up; ZeRO cuts rows anywhere."""
+    plan = planned(chosen, ROWWISE, **sizes)
+    assert plan.verify().passed and "TorchRec's EXACT_ROWWISE_ADAGRAD): " in plan.report(verbose=True)
+    adagrad = planned(chosen, autoplan.Training(optimizer="adagrad", compile=False), **sizes)
+    rows, elements = (each.predicted.peak_bytes[0].optimizer for each in (plan, adagrad))
+    assert rows < 0.3 * elements, "tables of four and eight columns"
+
+
+def kept(rank: int, world: int, folder: str, weights: dict[str, Tensor], to: str, at: str = "") -> tuple:
+    """Two steps, from a checkpoint where there is one; bytes of state on this rank, and what is in a row's."""
+    plan = opened(folder)
+    program = Program(plan.spec(), plan.module())
+    program.load_weights(weights)
+    if at:
+        program.load_checkpoint(at)
+    torch.manual_seed(len(at))
+    for _ in range(2):
+        program.step(batch())
+        program.optimizer.step()
+    program.save_checkpoint(to)
+    shapes = {h.name: tuple(program.optimizer.state[h.updated]["row_sum"].shape) for h in program.held}
+    return dict(program.full_state_dict()), shapes, {h.name: h.values.numel() for h in program.held}
+
+
+def test_accumulators_go_to_a_plan_that_cuts_tables_otherwise(pool: RankPool, tmp_path: Path) -> None:
+    plans = {str(zero): planned(TWO, ROWWISE, tp=2, dp=2, zero=zero) for zero in (0, 1)}
+    for name, plan in plans.items():
+        plan.export(tmp_path / name)
+    weights = {name: value.clone() for name, value in Recommender().state_dict().items()}
+    folders = [str(tmp_path / name) for name in ("0", "1", "a", "b", "c")]
+    pool.run(kept, folders[0], weights, folders[2])
+    here = pool.run(kept, folders[0], weights, folders[3], folders[2])
+    there = pool.run(kept, folders[1], weights, folders[4], folders[2])
+    for name, value in here[0][0].items():
+        torch.testing.assert_close(there[0][0][name], value, rtol=1e-5, atol=1e-7)
+    tables = next(p.name for p in plans["0"].lowered.parameters if p.members)
+    assert all(shapes[tables][0] < 0.3 * sizes[tables] for _, shapes, sizes in (*here, *there))
+
+
+def test_a_row_that_nobody_looked_up_stays() -> None:
+    """Bit for bit, whatever it was updated by before."""
+    table = nn.Embedding(10, 4)
+    optimizer = build_optimizer([table.weight], ROWWISE)
+    for rows in ([1, 2, 3], [2]):
+        before, sums = table.weight.detach().clone(), optimizer.state[table.weight].get("row_sum", torch.zeros(10))
+        sums = sums.clone()
+        optimizer.zero_grad()
+        table(torch.tensor(rows)).square().sum().backward()
+        optimizer.step()
+        changed = (table.weight != before).any(1).nonzero()[:, 0].tolist()
+        moved = (optimizer.state[table.weight]["row_sum"] != sums).nonzero()[:, 0].tolist()
+        assert changed == moved == rows
