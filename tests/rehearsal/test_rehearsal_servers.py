@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from autoplan.errors import RehearsalError
 from autoplan.options import Parallelism
 from autoplan.rehearsal.rehearse import rehearse
 from tests.support.planning import parallelize_unproved
@@ -25,3 +26,13 @@ def test_pushes_and_pulls_meet_as_they_are_priced(tmp_path: Path, servers: int, 
     assert "The program would run: 3 ranks in 3 classes of ranks" in text
     assert "Every collective meets its members and every message its receiver" in text
     assert "are issued and priced, with their bytes" in text and "held beyond the step" not in text
+
+
+def test_who_is_done_first_no_rehearsal_knows(tmp_path: Path) -> None:
+    batch = torch.zeros(8, 4)
+    plan = parallelize_unproved(
+        torch.nn.Linear(4, 4), "1x4 cpu", (batch, batch), loss_fn=torch.nn.functional.mse_loss,
+        parallelism="backup-workers",
+    )  # fmt: skip
+    with pytest.raises(RehearsalError, match="which workers are done first no rehearsal knows"):
+        rehearse(plan.export(tmp_path / "out"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.options import Training
-from autoplan.runtime.parallel.servers.backups import Taken, in_turns
+from autoplan.runtime.parallel.servers.backups import Backups, Taken, in_turns
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankError, RankPool, can_fork
 from tests.fixtures import tiny_program as tiny
@@ -40,17 +41,20 @@ def made(servers: int, backups: int, microbatches: int = 1) -> Program:
 
 def train(
     rank: int, world: int, servers: int, backups: int, microbatches: int = 1, pinned: Sequence[Taken] | None = None,
-    late: tuple[int, int, float] = (-1, -1, 0.0), dies: int = -1,
+    late: int = -1, dies: int = -1,
 ) -> Found:  # fmt: skip
-    """``late``: a rank, and before which step it sleeps for so long; ``dies``: a rank, killed before the third."""
+    """``late``: a rank that begins the second step, and is done with the fourth, when others have been taken; ``dies``:
+    a rank, killed before the third."""
     program = made(servers, backups, microbatches)
     program.load_weights(tiny.reference().state_dict())
     assert program.backups is not None
     program.backups.pinned, program.backups.recorded = pinned, []
     losses, idle = [], []
     for step, batch in enumerate(tiny.batches(STEPS)):
-        if (rank, step) == late[:2]:
-            time.sleep(late[2])
+        if rank == late and step == 1:
+            wait_for_others(program.backups)
+        if rank == late and step == 3:
+            program.backups.run = partial(computed_late, program.backups)  # type: ignore[method-assign]
         if (rank, step) == (dies, 2):
             os.kill(os.getpid(), signal.SIGKILL)
         losses.append(program.step(batch).item())
@@ -61,6 +65,19 @@ def train(
     if dies < 0:
         return losses, dict(program.full_state_dict()), program.backups.recorded, idle
     return losses, {h.name: h.values.clone() for h in program.held}, program.backups.recorded, idle
+
+
+def wait_for_others(backups: Backups) -> None:
+    until = time.monotonic() + 30
+    while not backups.dropped() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def computed_late(backups: Backups, compute: Callable[..., Tensor], *given: object) -> Tensor:
+    del backups.run
+    loss = backups.run(compute, *given)
+    wait_for_others(backups)
+    return loss
 
 
 def simulated(order: Sequence[Taken], microbatches: int = 1) -> Simulated:
@@ -84,11 +101,11 @@ def test_equals_its_rule_of_an_order_that_is_pinned(
 
 def test_a_worker_that_is_late_is_dropped_and_catches_up(pool: RankPool) -> None:
     """Whoever else is late: the run is that of the order that it had, and is so again."""
-    late = (3, 1, 1.0)
-    results = pool.run(train, 2, 1, 1, None, late)
+    results = pool.run(train, 2, 1, 1, None, 3)
     order, idle = results[0][2], results[3][3]
     assert all(losses == results[0][0] and recorded == order for losses, _, recorded, _ in results)
-    assert 3 not in order[1] and idle and idle[0] == 1, "it had nothing to compute"
+    assert 3 not in order[1] and 1 in idle, "it had nothing to compute"
+    assert 3 not in order[3], "what it had computed was dropped"
     assert_same(results[0][:2], simulated(order), 1e-11)
     again = pool.run(train, 2, 1, 1, order)
     assert again[0][0] == results[0][0]
