@@ -5,6 +5,8 @@
 ``traced_model`` is the first two, which alone look at the module; ``compile_model`` is the rest. A plan that is asked
 for again (``autoplan.replan``) enters at the second. The forward alone of a training plan (``autoplan.evaluation``)
 takes the traced graph and a choice, and enters at lower.
+
+One way leads back up: an export traces the module again at other sizes, and compares (``evaluation.proof``).
 """
 
 from collections.abc import Callable, Sequence

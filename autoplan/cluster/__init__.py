@@ -12,7 +12,7 @@ Modules, each importing only those before it:
     loose       texts such as "h200x8"
     one_line    a cluster in one line
     spec        `ClusterSpec`
-    interval    how far off a prediction may be
+    interval    the interval about a prediction, from the profile's accuracy
     catalog     the devices and fabrics of the package
 """
 

@@ -1,4 +1,8 @@
-"""How far a measured step may be from the predicted one, by what published steps were on the same devices."""
+"""The interval about a predicted step: how far a measured one may be from it.
+
+Its two shares are the ``accuracy`` of the device's profile: published steps over their predictions, as
+``python -m tests.bench.published_steps`` found them (cost_models/profiles).
+"""
 
 from __future__ import annotations
 

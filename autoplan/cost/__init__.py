@@ -1,7 +1,8 @@
 """Prices: seconds and bytes of what a plan's program runs.
 
-This package and `cluster` are the only importers of `cost_models`. A price is for local shapes: one rank's part of one
-microbatch. Collectives hide behind computing only where the emitted program overlaps them.
+Of `autoplan`, this package and `cluster` alone read prices and figures of `cost_models`; the order of a pipeline's
+actions is read elsewhere, too. A price is for local shapes: one rank's part of one microbatch. Collectives hide behind
+computing only where the emitted program overlaps them.
 
 Modules, each importing only those before it:
 
@@ -11,7 +12,7 @@ Modules, each importing only those before it:
     prices              the price list of one mesh
     chunk_seconds       redistributions in chunks beside products
     server_links        parameter servers' pushes and pulls
-    zero_shares         what ranks of the data axis hold
+    zero_shares         what ZeRO leaves a rank of parameters, gradients and optimizer state
     zero_costs          seconds of ZeRO's collectives
     compressed_sums     what compressed gradients have in common
     low_rank            PowerSGD

@@ -15,7 +15,7 @@ Modules, each importing only those before it:
     naming            names that are free
     readable          names for local variables
     program_notes     comments: what lines don't show
-    block             a block's class
+    block             a block's class, its collectives among its lines
     stage_classes     a stage's class
     program_text      the whole file
     sized_program     the file, with sizes read off its inputs

@@ -1,4 +1,4 @@
-"""A lowered block -> the source of one nn.Module class."""
+"""A lowered block -> the source of one nn.Module class: a line for each operator, and one for each collective."""
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence

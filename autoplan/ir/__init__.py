@@ -10,7 +10,7 @@ Modules, each importing only those before it:
     graph             the traced model
     tables            embedding tables in one flat parameter
     parameter_groups  parameters with optimizer options of their own
-    buckets           gradients that one all-reduce sums, or that go as factors
+    buckets           gradients joined into buckets, and their sizes; compressed ones; parameter servers
     checksums         checksums against damage
     start             where training starts from
     typed_program     the lowered program, with a layout on every value

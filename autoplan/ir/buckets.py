@@ -1,5 +1,6 @@
-"""How gradients are joined into buckets, each summed by one all-reduce, which are compressed in their place, or to
-which parameter server they go: what a program does and what its price assumes.
+"""How gradients go: in buckets that one all-reduce sums, compressed, or to a parameter server.
+
+``cut`` joins them into buckets of the size that ``bucket_bytes`` says. Program and price both read this module.
 
 A bucket's all-reduce begins when the backward has given all of its gradients, and runs beside the rest of the backward
 (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2). PowerSGD takes

@@ -5,7 +5,7 @@
 Modules, each importing only those before it:
 
     joined        products that run as one
-    lowering      choice to typed program
+    lowering      choice to typed program: each collective gets its place
     typecheck     proves the typed program
     replicas      replicas that step alone, for local SGD
     apart         statistics="microbatch": microbatches with losses of their own

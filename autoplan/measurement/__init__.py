@@ -2,7 +2,7 @@
 
 Modules, each importing only those before it:
 
-    intervals     spans of time
+    spans         sets of spans of time
     rank_step     what a rank's step is made of, by its profile
     profiled      a step under torch.profiler
     measurement   the result and its text

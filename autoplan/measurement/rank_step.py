@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoplan.measurement.intervals import Span, length, minus, union, within
+from autoplan.measurement.spans import Span, length, minus, union, within
 
 STEP, UPDATE = "autoplan step", "autoplan update"
 """The marks around a step and, in it, the optimizer's."""

@@ -5,7 +5,7 @@ backward are priced together. docs/redistribution.md explains the steps and the 
 
 Modules, each importing only those before it:
 
-    steps              the table of single changes, each with its backward
+    steps              which change of state is which collective, each with its backward
     factors            layouts by prime factors of axes
     links              seconds of one step
     exchange           direct exchanges of index boxes

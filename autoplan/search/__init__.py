@@ -22,7 +22,7 @@ Modules, each importing only those before it:
     breakdown          what its step is made of
     further            plans with axes of their own for experts and long rows, factored axes, or offload, beside the
                        best
-    driver             best-first search
+    driver             best-first search; decides that nothing fits
     chosen             the best candidate as `Chosen`
     explain            alternatives, remedies, what a pin costs
     entry              the entry: `search`

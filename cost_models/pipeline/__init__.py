@@ -1,8 +1,8 @@
 """A pipeline schedule: the order of its actions, its timeline, its bubble, what it holds.
 
-``schedule`` is the vocabulary, ``order`` who does what after what, ``timeline`` the exact time of that, ``flow`` the
-same much faster for GPipe and 1F1B, ``critical`` the longest path through it, ``closed_form`` the time and the bubble
-as formulas, ``gantt`` a drawing.
+``schedule`` is the vocabulary and where a new one begins, ``order`` who does what after what, ``timeline`` the exact
+time of that, ``flow`` the same much faster for GPipe and 1F1B, ``critical`` the longest path through it,
+``closed_form`` the time and the bubble as formulas, ``gantt`` a drawing.
 """
 
 from cost_models.pipeline.closed_form import bottleneck_seconds, bubble_fraction, step_seconds

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.measurement.intervals import length, minus, union, within
 from autoplan.measurement.rank_step import HOST, OTHERS, STEP, UPDATE, Event, rank_step
+from autoplan.measurement.spans import length, minus, union, within
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)).map(lambda s: (float(s[0]), float(s[0] + s[1]))))
 

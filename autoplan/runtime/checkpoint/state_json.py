@@ -1,8 +1,9 @@
 """state.json, which says what a checkpoint is; and which checkpoints a folder holds.
 
+A checkpoint of another format is refused (``read_header``); the error says how its weights are brought over.
+
 A checkpoint counts only where state.json has the checksum that it names, and each file that it lists is as long as it
-says. What the files hold has checksums as well (``index``), which a load compares before it changes
-anything.
+says. What the files hold has checksums as well (``index``), which a load compares before it changes anything.
 """
 
 import json

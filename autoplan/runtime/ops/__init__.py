@@ -7,12 +7,12 @@ backward does the same for the dual states (`autoplan.ir.layout`).
 
 Modules, each importing only those before it:
 
-    global_random   dropout by element, not by rank
+    global_random   dropout equal to one device's: by element, not by rank
     affine          products with a bias
     column_linear   column-parallel products, whose backward overlaps
     chunked_linear  products in chunks beside the redistribution before or after them
     attention       attention over split rows or heads
-    rank_random     dropout of each rank's own
+    rank_random     dropout of each rank's own, by torch's kernels
     embedding       look-ups in split tables
     loss            cross-entropy
     experts         mixtures of experts

@@ -1,4 +1,7 @@
-"""The order of a rank's actions: the one by which the search prices the schedule (``cost_models.pipeline``)."""
+"""The order of a rank's actions under its schedule: the one by which the search prices it (``cost_models.pipeline``).
+
+Where a new schedule goes: docs/architecture.md, "Where to look".
+"""
 
 from autoplan.errors import ParallelismError
 from autoplan.option_values import CONTINUOUS

@@ -1,4 +1,4 @@
-"""The search for the best division of a chain into v·d stages: interleaved schedules, or a split backward.
+"""Which layers each stage holds where ranks have several, or the backward is split: the chain cut into v·d stages.
 
 The step time of a division (``chain_costs``) is the longest path through the actions of its schedule. The search is of
 three parts:
