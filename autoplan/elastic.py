@@ -71,7 +71,7 @@ def resized(cluster: ClusterSpec, ranks: int, per_node: int) -> ClusterSpec:
     """
     if cluster.groups:
         cause = "the cluster has nodes of several kinds, and which of them are there isn't known"
-        raise LaunchError(f"{ranks} processes for {cluster}", cause, "plan for what is there")
+        raise LaunchError(f"{ranks} processes for {cluster}", cause, "plan for the nodes that are left, and start that")
     if ranks % per_node:
         cause = f"they are no whole number of nodes of {per_node}"
         raise LaunchError(f"{ranks} processes", cause, "start as many on each node")

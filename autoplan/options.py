@@ -141,7 +141,7 @@ class Training:
             if not (is_number(value) and value >= 0) and (value is not None or name == "learning_rate"):
                 raise ParallelismError(f"{name}={value!r}", "it is a number of at least 0", "give 0 or more")
         if not is_number(self.outer_learning_rate) or self.outer_learning_rate <= 0:
-            raise ParallelismError(f"outer_learning_rate={self.outer_learning_rate!r}", "it is positive", "give 0.7")
+            raise ParallelismError(f"outer_learning_rate={self.outer_learning_rate!r}", "it is above 0", "give 0.7")
         if not is_number(self.outer_momentum) or not 0 < self.outer_momentum < 1:
             cause = "Nesterov's momentum is a number between 0 and 1"
             raise ParallelismError(f"outer_momentum={self.outer_momentum!r}", cause, "give for example 0.9")
@@ -151,19 +151,19 @@ class Training:
             cause = "they are a pair of numbers from 0 to below 1"
             raise ParallelismError(f"betas={self.betas!r}", cause, "give for example (0.9, 0.999)")
         if self.clip_grad_norm is not None and not (is_number(self.clip_grad_norm) and self.clip_grad_norm > 0):
-            raise ParallelismError(f"clip_grad_norm={self.clip_grad_norm!r}", "a norm is positive", "leave it out")
+            raise ParallelismError(f"clip_grad_norm={self.clip_grad_norm!r}", "a norm is positive", "give 1.0, say")
         if not is_whole(self.seed):
             raise ParallelismError(f"seed={self.seed!r}", "a seed is a whole number", "give for example 0")
         if self.compression_start is not None and (not is_whole(self.compression_start) or self.compression_start < 0):
             raise ParallelismError(f"compression_start={self.compression_start!r}", "it counts steps", "give 0 or more")
         if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
             cause = f"gradients are summed in one of {REDUCE_DTYPES}, or as they are stored"
-            raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
+            raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "give one of them, or leave it out")
         if (limit := self.expert_capacity) is not None and not (is_number(limit) and limit > 0):
             raise ParallelismError(f"expert_capacity={limit!r}", "it is a positive number", "give for example 1.25")
         for name, allowed in TRAINED.items():
             if (given := getattr(self, name)) not in allowed:
-                raise ParallelismError(f"{name}={given!r}", f"it is one of {allowed}", "leave it out")
+                raise ParallelismError(f"{name}={given!r}", "no such choice", f"use one of {allowed}")
         object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
         object.__setattr__(self, "lr_schedule", as_schedule(self.lr_schedule))
         object.__setattr__(self, "groups", as_groups(self.groups))

@@ -124,7 +124,8 @@ def compare_command(options: argparse.Namespace) -> None:
         if options.loss:
             raise InputsError(f"--loss {options.loss}", "a plan's loss is what it was traced with", "leave it out")
         if options.config:
-            raise InputsError(f"--config {options.config[0]}", "a plan's model is what it is", "leave it out")
+            cause = "the folder's plan has its model already"
+            raise InputsError(f"--config {options.config[0]}", cause, "leave it out")
         plan = load(options.model)
         with phase(f"planning for {len(options.cluster_specs)} clusters"):
             table = compare(plan, options.cluster_specs, batch=options.batch, seq=options.seq, **how)

@@ -226,4 +226,4 @@ def test_what_if_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[st
 def test_compare_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(exported), "four"]) == 2 and "is not a cluster" in capsys.readouterr().err
     assert main(["compare", str(exported), "1x4 cpu", "--config", "width=3"]) == 2
-    assert "a plan's model is what it is" in capsys.readouterr().err
+    assert "the folder's plan has its model already" in capsys.readouterr().err

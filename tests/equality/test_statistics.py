@@ -160,5 +160,5 @@ def test_what_would_help_is_said() -> None:
 
 
 def test_another_word_is_refused() -> None:
-    with pytest.raises(ParallelismError, match="statistics='batches': it is one of"):
+    with pytest.raises(ParallelismError, match="statistics='batches': no such choice"):
         Training(statistics="batches")

@@ -166,7 +166,7 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(compression="powersgd", zero=2), "each rank its part, whole. use zero=0"),
         (Parallelism(compression="powersgd", offload="optimizer"), "lies beside the gradients, on the device"),
         (Parallelism(compression="powersgd", local_steps=4), "sum no gradients. use one or the other"),
-        (Parallelism(compression="powersgd", pipeline_schedule="pipedream-2bw"), "older weights there is no rule"),
+        (Parallelism(compression="powersgd", pipeline_schedule="pipedream-2bw"), "are of older weights, for which"),
         (Parallelism(servers=5), "servers=5 with dp=4: servers are on the data-parallel ranks"),
         (Parallelism(servers=1, dp=1), "servers=1 with dp=1: there is no other rank to push gradients"),
         (Parallelism(servers=1, tp=2), "servers=1 with tp=2: a server has parameters whole"),

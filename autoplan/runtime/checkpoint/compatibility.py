@@ -56,7 +56,7 @@ def check(snapshot: Snapshot, state: CheckpointState, saved: Mapping[str, object
     wanted_kind = snapshot.spec.training.optimizer
     if state.optimizer != wanted_kind:
         said = f"its optimizer is {state.optimizer!r}, the plan's {wanted_kind!r}"
-        raise WeightsError(source, said, "plan with the same")
+        raise WeightsError(source, said, f"plan with Training(optimizer={state.optimizer!r})")
     check_moments(snapshot, saved, source)
     check_dtypes(snapshot, saved, source)
     lacking = snapshot.states.keys() - state.states.keys()

@@ -53,7 +53,7 @@ def folder_for_world(folder: Path, devices: int, timeout_s: float, batch: str = 
     while not (target / PLAN).exists():
         if time.monotonic() > until:
             cause = f"the first process of this node made no plan within {timeout_s:g} s"
-            raise LaunchError(f"a plan for {ranks} processes", cause, "see what it says")
+            raise LaunchError(f"a plan for {ranks} processes", cause, "look at that process' output for the reason")
         time.sleep(PAUSE_S)
     return target
 

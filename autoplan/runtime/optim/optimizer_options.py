@@ -145,4 +145,4 @@ def refused(said: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise ParallelismError(said, str(error), "give others") from None
+        raise ParallelismError(said, str(error), "change these options") from None

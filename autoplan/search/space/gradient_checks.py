@@ -91,7 +91,7 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
     )  # fmt: skip
     yield (
         pinned.continuous, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
-        "with gradients of older weights there is no rule of it", "use one or the other",
+        "gradients there are of older weights, for which compression isn't defined", "use one or the other",
     )  # fmt: skip
     for name, size in () if how.linear else (("cp", pinned.cp), ("ep", pinned.ep)):
         yield (

@@ -142,7 +142,10 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         pinned.offload not in (None, "none"), f"{what} with offload={pinned.offload!r}",
         "what lies with the host is one version of the weights, alike on all replicas", "leave offload out",
     )  # fmt: skip
-    yield locally and older, what, "with older versions of the weights there is no rule of it", "use one or the other"
+    yield (
+        locally and older, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
+        "what replicas average isn't defined where a pipeline holds older weights", "use one or the other",
+    )  # fmt: skip
     yield locally and pinned.dp == 1, f"{what} with dp=1", "there are no replicas to average", "give dp=2 or more"
     yield (
         pinned.outer_optimizer and not locally, f"outer_optimizer={pinned.outer_optimizer!r} without local_steps",
