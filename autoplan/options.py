@@ -88,7 +88,7 @@ class Training:
     weight_decay, betas, eps, momentum   the optimizer's own, where it has them; None: its default
     clip_grad_norm  the global norm that gradients are clipped to before each optimizer step; None: not clipped
     compile         the segments are compiled, on devices whose profile says that programs are; a CPU runs them eagerly
-    seed            of the dropout masks
+    seed            of dropout and other random operators
     optimizer_options  further options of the optimizer, by its own names: a mapping, or pairs
     lr_schedule     of the learning rate: an LRSchedule, its fields as a mapping, or its name; None: constant
     reduce_dtype    "fp32" or "bf16", in which gradients are summed over the axes that split the batch and its rows;
@@ -96,15 +96,17 @@ class Training:
     groups          of parameters with options of their own: ParameterGroups, or mappings of ``match`` and options; the
                     first that matches a parameter has it, the optimizer's other parameters are as Training says
     statistics      what a step computes with several microbatches: "batch", the loss of the whole batch; "microbatch",
-                    the mean of the microbatches' losses, each as the module computes it of these rows alone, on
-                    whichever ranks they are: load balancing, batch norm, denominators
+                    the mean of the microbatches' losses, each as the module computes it from its rows alone, load
+                    balancing, batch norm and denominators included
     outer_learning_rate, outer_momentum   of ``Parallelism.outer_optimizer``; as Douillard et al. 2023 have them
-    compression_start   steps with whole gradients before ``Parallelism.compression`` begins; None: 0, of 1-bit ones 100
+    compression_start   steps with whole gradients before ``Parallelism.compression`` begins; None: 0; for 1-bit Adam
+                    and LAMB 100
     randomness      what dropout draws: "global", what one device draws, by each element's place; "per-rank", each rank
                     its own part, by torch's own kernels, alike where ranks hold the same. Attention then drops within
                     its fused kernel. It isn't equal to one device, nor to another plan
-    expert_capacity  of a row's choices, what each expert takes at most, as a multiple of an even share; others are
-                    dropped, by ``expert_dropping``: "order", the later ones, or "score", the lesser. None: none are
+    expert_capacity  what each expert takes at most of a row's choices, as a multiple of an even share; the rest is
+                    dropped, by ``expert_dropping``: "order", the later ones, or "score", those of lower score. None:
+                    nothing is dropped
     """
 
     optimizer: str = "adamw"
@@ -243,33 +245,35 @@ class Parallelism:
     virtual_stages   stages on one pipeline rank
     recompute        "none", "selective" or "full" of all blocks that repeat; "auto": of as many as memory asks for
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
-    offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
-                     (what the blocks that repeat keep for their backward); "nvme": the optimizer's state on the
-                     node's disks; or "none". The search decides only
-                     where no field at all is pinned (``search.further.host_memory``); beside others None is "none"
+    offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that state),
+                     "activations" (what repeated blocks keep for their backward); "nvme": the optimizer's state on the
+                     node's disks; or "none". Where no field at all is pinned the search tries it
+                     (``search.further.host_memory``); where any is, None means "none"
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
     tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.space.tensor_axes``),
                      or over one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel",
                      "expert-parallel", "expert-all-to-all", "expert-partial-sum", "table-parallel"
                      (``search.space.row_systems``)
-    local_steps      steps of each replica by itself between two averages of all (local SGD); None or 1: each is summed
+    local_steps      steps that each replica takes by itself between two averages of all (local SGD); None or 1: none,
+                     gradients are summed in every step
     outer_optimizer  "nesterov": in place of an average, an update of what all began with by the mean of the replicas'
                      changes (DiLoCo)
-    gossip           "ring" or "exponential": in its place, or in every step, each replica's mean with its neighbours on
-                     that graph (D-PSGD)
+    gossip           "ring" or "exponential": after every local_steps, or every step, each replica averages with its
+                     neighbours on that graph alone (D-PSGD)
     compression      of gradients over the data axis: "powersgd", factors of low rank (``compression_rank``, None: 4);
                      "topk", each rank's largest elements (``compression_rate``, their share, None: 0.01); "int8",
                      "fp8", eight bits an element; "1bit", "1bit-lamb": 1-bit Adam and LAMB
                      (``runtime.parallel.compression``)
-    compression_within  data-parallel ranks that lie together, as a node's, which sum gradients whole; compressed ones
-                     go between such groups. None or 1: between all
+    compression_within  size of a group of neighbouring data-parallel ranks, such as a node's, which sum gradients
+                     whole; compressed ones go between such groups alone. None or 1: between all ranks
     servers          data-parallel ranks that are parameter servers (Li et al. 2014): each has a shard of the weights,
                      and alone its optimizer state; the others push gradients to it and pull weights from it
-    staleness        of servers: gradients are of the weights so many updates before the newest; None or 0: of these
+    staleness        of servers: how many updates old the weights are that gradients are computed with; None or 0: none
     backups          of their workers so many whose gradients a step does without: it is by the mean of those that are
                      there first (Chen et al. 2016)
-    tp_overlap       chunks of a gather before column-parallel products, or of a sum after a row-parallel one: one is
-                     sent while another is multiplied; "auto": as many as is quickest of each; None or 1: it is whole
+    tp_overlap       chunks into which a gather before column-parallel products, or a sum after a row-parallel one, is
+                     cut: one is sent while another is multiplied; "auto": as many as is quickest of each; None or 1:
+                     it isn't cut
     """
 
     dp: int | None = None
