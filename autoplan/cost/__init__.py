@@ -6,7 +6,7 @@ computing only where the emitted program overlaps them.
 
 Modules, each importing only those before it:
 
-    mesh_links          collectives on the links that mesh axes span
+    mesh_links          seconds of a collective on the links that mesh axes span
     operators           operators on one device
     single_steps        the one collective between two layouts
     prices              the price list of one mesh

@@ -1,4 +1,4 @@
-"""What redistributions cost on a cluster: the links that a mesh's axes span, priced by the cost models."""
+"""Seconds of a collective on a cluster: the links that a mesh's axes span, priced by the cost models."""
 
 import math
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ Modules, each importing only those before it:
 
     steps              which change of state is which collective, each with its backward
     factors            layouts by prime factors of axes
-    links              seconds of one step
+    links              what is asked of prices: seconds of a collective; a cluster's are cost.mesh_links
     exchange           direct exchanges of index boxes
     apply              what a step makes of a layout
     written            exchanges as data, for plan.json

@@ -1,4 +1,6 @@
-"""What a step costs on the links: seconds of each kind of collective over a group of several axes.
+"""What a redistribution asks of prices: seconds of each kind of collective over a group of axes (``Links``).
+
+A cluster's are ``cost.mesh_links``; here are those of one latency and bandwidth for each axis (``AxisLinks``).
 
 An axis across nodes is not an axis inside one, so each has a latency and a bandwidth of its own. A group's axes are
 levels, ordered by how far apart neighbours on them are (``Axis.stride``): two members exchange over the outermost axis
