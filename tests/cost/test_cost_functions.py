@@ -21,6 +21,7 @@ from cost_models.sensitivity import compiled, symbol, trend
 from tests.support.cost_functions import NOT_PRICES, Price
 from tests.support.cost_functions import PRICES as PART_PRICES
 from tests.support.cost_functions_transformer import STEP_PRICES
+from tests.support.sampling import sampled
 
 PRICES = (*PART_PRICES, *STEP_PRICES)
 PRICED = ("compute", "collective", "memory", "offload", "pipeline.closed_form", "transformer")
@@ -37,6 +38,10 @@ few = settings(
     max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 every = pytest.mark.parametrize("price", PRICES, ids=lambda price: price.name)
+PARTS = ("layer_operators", "layer_passes", "stage_passes")
+"""What a step is made of: each recipe's step has them, so that quick runs make formulas of two recipes' alone."""
+WHOLE = [price for price in PRICES if price.name.split(", ")[0] not in PARTS or price.name.endswith(("mixture", "bit"))]
+as_formulas = pytest.mark.parametrize("price", sampled(PRICES, WHOLE), ids=lambda price: price.name)
 
 
 def public_functions() -> Iterator[tuple[str, Callable[..., object]]]:
@@ -119,7 +124,7 @@ def test_free_for_nothing_and_for_one_rank(price: Price, data: st.DataObject) ->
         assert price.alone(*values) == 0
 
 
-@every
+@as_formulas
 @few
 @given(data=st.data())
 def test_floats_arrays_and_symbols_give_one_number(price: Price, data: st.DataObject) -> None:
@@ -142,7 +147,7 @@ def assert_one_number(price: Price, values: list[float], others: list[float]) ->
         assert [float(function(*at)) for function in from_symbols(price)] == pytest.approx(price.of(*at), rel=1e-9)
 
 
-@every
+@as_formulas
 @few
 @given(data=st.data())
 def test_no_jump_where_the_choice_changes(price: Price, data: st.DataObject) -> None:

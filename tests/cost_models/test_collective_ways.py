@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import sympy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.collective import (
@@ -22,6 +22,7 @@ from cost_models.collective import (
     send_seconds,
 )
 from cost_models.hardware import Link, Protocol, Switch
+from tests.support.sampling import examples
 
 LL = Protocol("LL", 1e-6, 0.25)
 PLAIN = Link(10e-6, 100e9, 20e-6)
@@ -115,7 +116,7 @@ def test_groups_that_share_a_level_share_its_bandwidth(kind):
         contended(group, (2,))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(compute_s=TIMES, comm_s=TIMES, slowdown=st.floats(0, 2))
 def test_overlap_is_between_the_longer_and_the_sum(compute_s, comm_s, slowdown):
     both = overlapped(compute_s, comm_s, slowdown)

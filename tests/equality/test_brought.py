@@ -15,7 +15,8 @@ UNDER: dict[str, str | Parallelism] = {"auto": "auto", "dp": "ddp", "tp": Parall
 
 SLOW = (
     "gru", "lstm", "siglip", "barlow", "graph_with_loops", "graph_with_attention", "listed_tensors", "masked_mse",
-    "old_weight_norm", "torch_encoder", "pictured", "assigned_rows", "mixup",
+    "old_weight_norm", "torch_encoder", "pictured", "assigned_rows", "mixup", "simclr", "lora", "averaged_layers",
+    "moving_old_spectral_norm", "speech_by_mask", "masked_mean",
 )
 """Loops that are written out, and those of which another here has nearly the same operators."""
 

@@ -20,6 +20,7 @@ from tests.support.brought import MODELS, ROWS, WIDTH, hidden, ids
 from tests.support.brought_buffers import Averaged, Centred, Layers
 from tests.support.forwards import BOUND, evaluate, planned, relative
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import slow
 
 
 class BatchNormed(nn.Module):
@@ -34,10 +35,10 @@ class BatchNormed(nn.Module):
 APART = Training(statistics="microbatch")
 CASES = [
     (BatchNormed, Parallelism(dp=4, tp=1, pp=1, recompute="full"), Training()),
-    (BatchNormed, Parallelism(dp=1, tp=4, pp=1, recompute="selective"), Training()),
+    slow((BatchNormed, Parallelism(dp=1, tp=4, pp=1, recompute="selective"), Training())),
     (BatchNormed, Parallelism(dp=2, tp=1, pp=2, micro_batch=2, recompute="full"), APART),
-    (Averaged, Parallelism(dp=4, tp=1, pp=1, zero=3, recompute="full"), Training()),
-    (Averaged, Parallelism(dp=2, tp=1, pp=2, micro_batch=1, recompute="full"), APART),
+    slow((Averaged, Parallelism(dp=4, tp=1, pp=1, zero=3, recompute="full"), Training())),
+    slow((Averaged, Parallelism(dp=2, tp=1, pp=2, micro_batch=1, recompute="full"), APART)),
     (Averaged, Parallelism(dp=1, tp=2, pp=2, recompute="selective"), Training()),
 ]
 

@@ -49,7 +49,7 @@ FOUR = [
     ("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "travel": "ep"}),
     slow(("mixtral", {"tp": 4, "ep": 4, "etp": 1, "travel": "tp"})),
     slow(("mixtral", {"tp": 4, "ep": 2, "etp": 2})),
-    ("mixtral", {"cp": 2, "tp": 2, "ep": 4, "etp": 1, "cp_attention": "ring", "zero": 1}),
+    slow(("mixtral", {"cp": 2, "tp": 2, "ep": 4, "etp": 1, "cp_attention": "ring", "zero": 1})),
     slow(("mixtral", {"dp": 2, "cp": 2, "ep": 2, "cp_attention": "rows", "zero": 1})),
     slow(("mixtral", {"dp": 2, "cp": 2, "ep": 4, "cp_attention": "rows", "zero": 3})),
     ("mixtral", {"cp": 4, "ep": 2, "cp_attention": "ring", "zero": 1}),  # half of cp: both its factors in one ring

@@ -33,6 +33,7 @@ from tests.support.forwards import (
     sum_over_rows,
 )
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import slow
 
 SLOW = pytest.mark.slow
 RATE = 0.1
@@ -253,8 +254,7 @@ def through_batches(
     return losses, loader.ended, told.getvalue()
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["whole", "own"])
-@pytest.mark.parametrize("rows", [4, 2], ids=["as many as a rank's", "fewer"])
+@pytest.mark.parametrize(("rows", "own"), [(4, True), (2, False), slow((4, False)), slow((2, True))], ids=str)
 def test_batches_train_on_a_short_last_batch(pool: RankPool, tmp_path: Path, rows: int, own: bool) -> None:
     """Also on one of as many rows as a data rank has of the planned one: those before it were whole."""
     plan = of_zoo(tmp_path, "mlp", dp=2, tp=2, pp=1)

@@ -13,12 +13,12 @@ from tests.starts.models import MODELS
 from tests.starts.run import seen
 from tests.support.sampling import sampled
 
-SLOW = ("timm-vit", "diffusers-unet", "convnext", "dit", "deepnorm", "state-space", "zero-resnet")
+SLOW = ("timm-vit", "diffusers-unet", "convnext", "dit", "deepnorm", "state-space", "zero-resnet", "fourier")
 NEEDS = {"timm-vit": "timm", "diffusers-unet": "diffusers"}
-TWICE = ("nanogpt",)  # given as what makes it and as what it made; the others as what makes them alone
+MODULE = ("nanogpt",)  # given as what it made; the others as what makes them
 CASES = sampled(
     itertools.product(MODELS, ("function", "module")),
-    [(name, how) for name in MODELS if name not in SLOW for how in ("function", *(["module"] * (name in TWICE)))],
+    [(name, "module" if name in MODULE else "function") for name in MODELS if name not in SLOW],
 )
 
 

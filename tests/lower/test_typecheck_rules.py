@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as drawn
 
 from autoplan.errors import LayoutError
@@ -16,6 +16,7 @@ from autoplan.ir.typed_program import Compute, TypedValue
 from autoplan.lower.typecheck.body import Scope, check_statement
 from autoplan.rules.strategies import Strategy, local_arguments
 from tests.support.rule_samples import samples
+from tests.support.sampling import examples
 from tests.support.simulate import Case
 
 CASES = [Case.of(sample) for sample in samples()]
@@ -44,7 +45,7 @@ def test_every_strategy_passes_and_with_an_operand_in_another_state_does_not(cas
                 refuse(case, strategy, mesh, f"t{i}", {R: I, I: P, P: R}[state])
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(drawn.data())
 def test_products_of_strategies_on_two_axes_pass(data):
     mesh = Mesh.of(dp=2, tp=2)

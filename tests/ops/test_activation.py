@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as drawn
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +20,7 @@ from autoplan.ops.experts import FUNCTIONS, activation_function, experts
 from autoplan.ops.experts.activation import value_and_gradients
 from autoplan.ops.experts.derivatives import DERIVATIVES
 from autoplan.trace.mixtures import activation_of
+from tests.support.sampling import examples
 
 SWIGLU = "mul(silu(gate), up)"
 CASES = {
@@ -149,7 +150,7 @@ def calls(inner: drawn.SearchStrategy[str]) -> drawn.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(drawn.recursive(drawn.sampled_from(["x", "y", "row"]), calls, max_leaves=8), drawn.integers(0, 9))
 def test_compositions_have_the_gradients_of_autograd(text: str, seed: int) -> None:
     compare(text, {name: sample(seed)[name] for name in ("x", "y", "row")})

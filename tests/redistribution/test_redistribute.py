@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.errors import LayoutError
@@ -31,6 +31,7 @@ from autoplan.redistribution import (
 from autoplan.redistribution.links import UNIFORM
 from autoplan.runtime.collectives import typed
 from tests.oracles.redistribution import deal, run
+from tests.support.sampling import examples
 
 MESH = Mesh.of(dp=2, tp=2, cp=2, mb=2)
 KIND = TensorType((16, 8, 24), "float32")
@@ -52,7 +53,7 @@ def steps_between(source: Layout, target: Layout, carries: bool = True, links=UN
     return planner(carries, links).plan(source, target).collectives
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(LAYOUTS, LAYOUTS, st.booleans(), st.sampled_from([S(0), R]), st.sampled_from([UNIFORM, NODES]))
 def test_steps_lead_to_the_target_at_the_price_that_is_said(a, b, carries, mb, links):
     source, target = layout(*a, mb=mb), layout(*b, mb=mb)

@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
@@ -33,6 +33,7 @@ from tests.oracles.redistribution.group import OPERATORS
 from tests.oracles.redistribution.messages import messages
 from tests.support.layouts import CUBE, GRID, MESHES, ODD, SQUARE, cut, mindspore_layouts, numbered, ordered_layouts
 from tests.support.redistribution import Judge
+from tests.support.sampling import examples
 
 ALL_STATES = (R, I, P)
 
@@ -215,7 +216,7 @@ def test_every_permute_leads_where_its_spec_says_and_its_backward_is_the_adjoint
 AXES = st.permutations(["x", "y", "z"])
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_messages_tile_every_receivers_part_once_and_senders_hold_what_they_send(data):
     sizes = {axis: data.draw(st.integers(1, 4)) for axis in "xyz"}
@@ -244,7 +245,7 @@ def test_messages_tile_every_receivers_part_once_and_senders_hold_what_they_send
         assert got_from_others[member, member] == volumes(both), "what a member holds stays with it"
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data())
 def test_a_permutes_senders_are_a_permutation_and_hold_what_is_wanted(data):
     order, other = data.draw(AXES), data.draw(AXES)

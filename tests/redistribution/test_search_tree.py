@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.redistribution.steiner_tree import Arc, cheapest_tree
+from tests.support.sampling import examples
 
 
 def reaches(root: int, chosen: tuple[Arc, ...]) -> set[int]:
@@ -18,7 +19,7 @@ def reaches(root: int, chosen: tuple[Arc, ...]) -> set[int]:
     return reached
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.dictionaries(st.sampled_from(list(itertools.permutations(range(4), 2))), st.integers(0, 9), max_size=8),
     st.sets(st.integers(0, 3), max_size=3),

@@ -15,10 +15,11 @@ from autoplan.rehearsal.world.simulated_step import simulate
 from tests.support.mutations import FAULTS
 from tests.support.rehearsed import price, renumbered, world_of
 from tests.support.rehearsed_worlds import Job, jobs
+from tests.support.sampling import examples
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@settings(max_examples=60)
+@examples(60)
 @given(jobs, st.data())
 def test_every_fault_is_found_at_its_rank_and_line(fault: str, job: Job, data: st.DataObject) -> None:
     ranks = job.programs()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from autoplan.rehearsal.world.matching import mismatches
 from autoplan.rehearsal.world.simulated_step import Timeline, simulate
 from tests.support.rehearsed import every_rank, price, world_of
 from tests.support.rehearsed_worlds import Job, Relaxed, jobs
+from tests.support.sampling import examples
 
 
 @pytest.mark.parametrize("eager_bytes", [None, 4])
-@settings(max_examples=60)
+@examples(60)
 @given(jobs)
 def test_classes_every_rank_and_relaxation_agree(eager_bytes: int | None, job: Job) -> None:
     ranks = job.programs()

@@ -23,7 +23,7 @@ def test_a_rank_of_several_stages_receives_for_each() -> None:
 @pytest.mark.parametrize(
     "pinned",
     [
-        Parallelism(dp=2, pp=2, micro_batch=4),
+        slow(Parallelism(dp=2, pp=2, micro_batch=4)),
         slow(Parallelism(dp=1, tp=1, pp=4, micro_batch=1)),
         slow(Parallelism(dp=2, pp=2, micro_batch=1, pipeline_schedule="interleaved")),
         Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="zero-bubble"),

@@ -126,7 +126,7 @@ BOTH, INPUT, WEIGHT = (True, True), (True, False), (False, True)
 SUMS = list(itertools.product((None, 0, 1), *[(False, True)] * 3, (BOTH, INPUT, WEIGHT)))
 SOME = [
     (None, False, False, False, BOTH), (1, False, True, False, BOTH), (0, True, False, False, BOTH),
-    (1, False, False, True, BOTH), (None, False, False, True, BOTH), (1, False, False, False, INPUT),
+    (1, False, False, True, BOTH), (1, False, False, False, INPUT),
     (1, True, False, False, WEIGHT),
 ]  # fmt: skip
 

@@ -46,7 +46,7 @@ def clipped(rank: int, world: int, zero: int, training: Training) -> tuple[float
 
 @pytest.mark.parametrize(
     ("zero", "precision"),
-    sampled(itertools.product((0, 1, 3), ("fp64", "fp16-mixed")), [(1, "fp16-mixed"), (3, "fp64")]),
+    sampled(itertools.product((0, 1, 3), ("fp64", "fp16-mixed")), [(1, "fp16-mixed")]),
 )
 def test_data_tensor_and_pipeline_parallel_and_tied(pool: RankPool, zero: int, precision: str) -> None:
     model = tiny.reference()

@@ -26,7 +26,7 @@ from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import RATE, How, Simulated
 from tests.support.compressed import Box, FrozenAdam, FrozenLamb, Replicas, Run, compressed, rule_of
-from tests.support.sampling import sampled
+from tests.support.sampling import sampled, slow
 from tests.support.taken_up import Trained, assert_same, trained
 
 STEPS, SEED = 6, 3
@@ -119,8 +119,8 @@ def optimizer_of(module: nn.Module, training: Training, kind: str) -> torch.opti
 
 CASES = [(kind, mesh) for kind in ("int8", "fp8", "topk", "1bit", "1bit-lamb") for mesh in MESHES]
 CASES += [(f"{kind} between pairs", "dp4") for kind in ("int8", "fp8", "topk", "powersgd", "1bit", "1bit-lamb")]
-QUICK = [("int8", "dp2 tp2"), ("fp8", "dp4"), ("topk", "dp4"), ("1bit", "dp4"), *CASES[-5:]]
-QUICK += [("topk", "dp2 pp2 zero bubble"), ("1bit-lamb", "dp2 tp2")]
+QUICK = [("int8", "dp2 tp2"), ("fp8", "dp4"), ("1bit", "dp4"), ("topk", "dp2 pp2 zero bubble"), ("1bit-lamb", "dp2 tp2")]
+QUICK += [(f"{kind} between pairs", "dp4") for kind in ("int8", "powersgd", "1bit")]
 
 
 @pytest.mark.parametrize(("kind", "mesh"), sampled(CASES, QUICK))
@@ -137,10 +137,7 @@ def test_rules_differ_from_one_another_and_from_one_devices() -> None:
     assert len({round(each[-1], 6) for each in (exact, *losses)}) == 4
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("topk", "int8", "fp8")]
-
-
-@pytest.mark.parametrize("kind", ["1bit", "1bit-lamb", *SLOW])
+@pytest.mark.parametrize("kind", sampled(["1bit", "1bit-lamb", "topk", "int8", "fp8"], ["1bit-lamb"]))
 def test_goes_on_from_a_checkpoint_on_another_mesh(pool: RankPool, tmp_path: Path, kind: str) -> None:
     """What four ranks left out is added up, and two have a half each. The tied weight, which two stages sum, is whole
     from there."""
@@ -189,7 +186,7 @@ def accumulated(rank: int, world: int, training: Training, kind: str) -> Trained
 GROUPED = replace(TRAINING, groups=({"match": "*bias", "lr": 0.1, "weight_decay": 0.0},))
 
 
-LEVELS = [("topk between pairs", "topk", 4), ("1bit", "1bit between pairs", 2), ("1bit between pairs", "1bit", 4)]
+LEVELS = [("topk between pairs", "topk", 4), ("1bit", "1bit between pairs", 2), slow(("1bit between pairs", "1bit", 4))]
 
 
 @pytest.mark.parametrize(("kind", "other", "ways"), LEVELS)
@@ -203,7 +200,10 @@ def test_goes_on_from_a_checkpoint_between_other_groups(
     assert_same(found, simulated(MESHES["dp4"], kind, run), 1e-10)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, how in KINDS.items() if not how.one_bit])
+PLAIN = [kind for kind, how in KINDS.items() if not how.one_bit]
+
+
+@pytest.mark.parametrize("kind", sampled(PLAIN, ["powersgd", "int8 between pairs", "topk"]))
 def test_batches_that_are_accumulated_and_groups_of_parameters(pool: RankPool, kind: str) -> None:
     """Each batch's gradient is compressed by itself, and its error goes to the next batch's."""
     found = pool.run(accumulated, GROUPED, kind)[0]

@@ -12,7 +12,7 @@ from autoplan.options import Parallelism
 from autoplan.runtime.data.sources import batch_source
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_unproved
 from tests.support.sampling import sampled
 
 
@@ -32,7 +32,7 @@ def completed(rank: int, size: int, folder: str) -> tuple[list[str], list[str]]:
 def test_buckets_are_in_the_order_of_the_backward(model: str, tmp_path: Path) -> None:
     module, batch, loss_fn = zoo.small(model)
     pinned = Parallelism(dp=2, tp=1, pp=1, zero=0)
-    plan = parallelize_alone(module, "1x2 cpu", batch, loss_fn=loss_fn, parallelism=pinned)
+    plan = parallelize_unproved(module, "1x2 cpu", batch, loss_fn=loss_fn, parallelism=pinned)
     with RankPool(2, timeout_s=240) as pool:
         for seen, held in pool.run(completed, str(plan.export(tmp_path / "out"))):
             assert len(modules(held)) > 4 and modules(seen) == modules(held)

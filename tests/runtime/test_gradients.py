@@ -117,7 +117,7 @@ def overflowing(rank: int, world: int, plan: dict, at: int) -> tuple[list[bool],
         return [*skipped, program.skipped], updates, same, program.steps
 
 
-@pytest.mark.parametrize(("plan", "at"), [slow(("zero1", 0)), ("pp2 tp2", 1), ("zero3", 2)])
+@pytest.mark.parametrize(("plan", "at"), [slow(("zero1", 0)), ("pp2 tp2", 1), slow(("zero3", 2))])
 def test_an_overflow_in_one_batch_skips_the_update(pool: RankPool, plan: str, at: int) -> None:
     for skipped, updates, unchanged, steps in pool.run(overflowing, PLANS[plan], at):
         assert skipped == [number >= at for number in range(3)] + [False]

@@ -25,7 +25,7 @@ def gradients(rank: int, world: int, zero: int, reduce_dtype: str | None) -> Map
         return program.full_grads()
 
 
-@pytest.mark.parametrize("zero", sampled([0, 1, 2, 3], [0, 3]))
+@pytest.mark.parametrize("zero", sampled([0, 1, 2, 3], [3]))
 def test_sums_are_rounded_as_asked(pool: RankPool, zero: int) -> None:
     exact = pool.run(gradients, zero, None)[0]
     for dtype, least, most in (("fp32", 1e-9, 1e-6), ("bf16", 1e-4, 2e-2)):

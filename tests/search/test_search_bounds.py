@@ -16,10 +16,11 @@ from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, begin, candidates
 from autoplan.search.step_seconds import line_s
 from tests.support.hand_made import chain, f32, llama, node, sharing
+from tests.support.sampling import slow
 
 
 @pytest.mark.parametrize("pp", [1, 2])
-@pytest.mark.parametrize("cluster", ["1x4 h100-sxm", "1x4 a100-sxm-80gb"])
+@pytest.mark.parametrize("cluster", ["1x4 h100-sxm", slow("1x4 a100-sxm-80gb")])
 def test_no_bound_is_above_a_plan(cluster: str, pp: int) -> None:
     spec, pins = ClusterSpec.parse(cluster), Parallelism(dp=1, pp=pp)
     work = begin(llama(batch=16, seq=256, hidden=256, ffn=512, vocab=512), spec, Training(precision="fp32"), pins)
@@ -91,7 +92,7 @@ def test_what_is_known_of_blocks_serves_all_schedules() -> None:
     assert work.evaluator.bounds.known(one) is work.evaluator.bounds.known(other)
 
 
-@pytest.mark.parametrize("tp", [2, 1])
+@pytest.mark.parametrize("tp", [slow(2), 1])
 @pytest.mark.parametrize("kind", [*RECOMPUTE, *OFFLOADS])
 def test_no_bound_is_above_a_plan_that_keeps_what_is_asked(kind: str, tp: int) -> None:
     """Recomputed alike, or with the host's memory."""
@@ -122,7 +123,7 @@ ALL_ONE, HALF = dict.fromkeys(range(2, 7), 1), dict.fromkeys(range(2, 5), 1)  # 
     [
         (6, ALL_ONE, Parallelism(pp=1, tp=2, micro_batch=4)),
         (6, ALL_ONE, Parallelism(pp=1, tp=1, micro_batch=4, zero=2)),
-        (6, ALL_ONE, Parallelism(pp=2, tp=1, micro_batch=4, zero=0)),
+        slow((6, ALL_ONE, Parallelism(pp=2, tp=1, micro_batch=4, zero=0))),
         (8, HALF, Parallelism(pp=2, tp=2, micro_batch=4, zero=0, recompute="none", pipeline_schedule="1f1b")),
         (8, HALF, Parallelism(pp=2, tp=2, micro_batch=4, zero=0, virtual_stages=2)),
     ],

@@ -25,6 +25,7 @@ from autoplan.search.budget import FULL
 from autoplan.search.driver import best_plan
 from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.state import begin
+from tests.support.sampling import slow
 
 CLUSTER = ClusterSpec.parse("1x2 h100-sxm")
 ROWS = (torch.zeros(8, 64), torch.zeros(8, 64))
@@ -87,7 +88,7 @@ def test_a_model_of_many_operators_is_searched_quickly_and_the_report_says_so(mo
     assert "operators of their own for each microbatch, since the blocks have" in report
 
 
-@pytest.mark.parametrize("most", [3, 1000])
+@pytest.mark.parametrize("most", [3, slow(1000)])
 def test_what_a_pin_costs_is_found_quickly_where_there_are_many_operators(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

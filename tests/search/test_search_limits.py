@@ -10,6 +10,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.state import SearchState, begin, candidates
 from tests.support.hand_made import llama
+from tests.support.sampling import slow
 
 CLUSTER = ClusterSpec.parse("8x8 h100-sxm")
 MIXED = Training(precision="bf16-mixed")
@@ -28,7 +29,7 @@ def evaluated(work: SearchState, memory_limit: float, limit_s: float = float("in
     return found
 
 
-@pytest.mark.parametrize("share", [0.9, 0.6, 0.5])
+@pytest.mark.parametrize("share", [slow(0.9), slow(0.6), 0.5])
 def test_a_plan_of_several_stages_a_rank_is_found_under_a_limit_that_it_keeps(share: float) -> None:
     """Where the fastest operators don't fit, also where an even chain of them would take far longer."""
     work = begin(MODEL, CLUSTER, MIXED, PINS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.cost import timeline
@@ -12,8 +12,9 @@ from autoplan.search.predict import messages
 from autoplan.search.space.candidates import Candidate
 from cost_models.pipeline.shared import Sharing
 from tests.support.pipelines import by_trial, random_pipeline, walls
+from tests.support.sampling import examples, slow
 
-PIPELINES = 40
+PIPELINES, QUICK = 40, 24
 
 
 def check(seed: int) -> int:
@@ -30,7 +31,7 @@ def check(seed: int) -> int:
     return held
 
 
-@pytest.mark.parametrize("seed", range(PIPELINES))
+@pytest.mark.parametrize("seed", [seed if seed < QUICK else slow(seed) for seed in range(PIPELINES)])
 def test_no_cut_and_no_recomputation_is_faster(seed: int) -> None:
     assert check(seed) >= 1
 
@@ -63,7 +64,7 @@ def test_messages_are_hidden_as_far_as_the_schedule_does_and_no_bound_is_passed(
 times = st.floats(0.1, 10.0)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(times, times, times), min_size=2, max_size=5), st.integers(1, 12), st.booleans())
 def test_no_schedule_is_done_before_its_bound(stages: list[tuple[float, ...]], count: int, piped: bool) -> None:
     schedule = "1f1b" if piped and count >= len(stages) else "gpipe"

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.cluster import ClusterSpec
@@ -24,6 +24,7 @@ from autoplan.search.inter_op.recomputation import savings
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.space.candidates import Candidate
 from tests.support.pipelines import memory_of_stage
+from tests.support.sampling import examples
 
 CPU = ClusterSpec.parse("1x4 cpu").topology()
 COLUMNS = (
@@ -84,7 +85,7 @@ def by_trial(found: StageModel, stage: int, first: int, last: int, wall: float) 
     return best
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 3), st.floats(0.05, 1.1), st.sampled_from([0, 1]))
 def test_no_mix_is_cheaper(seed: int, segments: int, classes: int, share: float, stage: int) -> None:
     found = stage_model(np.random.default_rng(seed), segments, classes, "auto")

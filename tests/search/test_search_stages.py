@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.search.inter_op.partition import choose_cuts, cost
-from tests.support.sampling import sampled
+from tests.support.sampling import examples, sampled
 from tests.support.stage_ilp import least_objective
 
 
@@ -26,7 +26,7 @@ def by_trial(seconds: list[np.ndarray], microbatches: int) -> float:
     return best
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(4, 8), st.integers(1, 6))
 def test_no_cut_is_faster(seed: int, stages: int, segments: int, microbatches: int) -> None:
     """Stages differ, as they do where the wall asks one for recomputation and another not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import settings
 
 
 def sampled(cases: Iterable[object], quick: Iterable[object]) -> list:
@@ -16,6 +17,12 @@ def sampled(cases: Iterable[object], quick: Iterable[object]) -> list:
     unknown = [case for case in quick if case not in cases]
     assert quick and not unknown, f"{unknown} is no case"
     return [case if case in quick else slow(case) for case in cases]
+
+
+def examples(count: int) -> settings:
+    """A property's examples: so many where the slow tests run too, of ``make test`` the share that other properties
+    have."""
+    return settings(max_examples=count * settings().max_examples // 100, deadline=None)
 
 
 def slow(case: object) -> object:

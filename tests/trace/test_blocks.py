@@ -12,6 +12,7 @@ from autoplan.trace import pipeline
 from autoplan.trace.pipeline import trace
 from autoplan.trace.repeats.finding import find_runs, runs
 from tests.support import zoo
+from tests.support.sampling import slow
 from tests.support.traced import assert_traced
 
 torch.set_num_threads(1)
@@ -61,7 +62,7 @@ def full_depth(module: nn.Module, batch: zoo.Batch, loss_fn: zoo.LossFn) -> Mode
     return pipeline.in_order(pipeline.fold(flat), module, True)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit"])
+@pytest.mark.parametrize("name", ["llama", slow("gpt2"), slow("bert"), "vit"])
 def test_two_repeats_expanded_are_the_whole(traced: dict[str, Model], name: str) -> None:
     module, batch, loss_fn = zoo.small(name, device="meta")
     assert [(run.start, run.period, run.count) for run in find_runs(module)] == [(0, 1, 4)]

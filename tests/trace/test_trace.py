@@ -24,6 +24,7 @@ from autoplan.trace.pipeline import trace
 from autoplan.trace.repeats.finding import find_runs
 from tests.support import zoo
 from tests.support.interpret import interpret
+from tests.support.sampling import slow
 
 torch.set_num_threads(1)
 
@@ -120,7 +121,7 @@ def olmo3() -> nn.Module:
     return Olmo3ForCausalLM(Olmo3Config(**sizes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("make", [falcon, gemma3, olmo3])
+@pytest.mark.parametrize("make", [falcon, gemma3, slow(olmo3)])
 def test_models_that_attend_in_other_ways(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module, batch = make().train(), zoo.batch_of("llama")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -20,6 +20,7 @@ from autoplan.trace.passes.views import short_views
 from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import examples
 
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
@@ -227,7 +228,7 @@ def step(draw: st.DrawFn, shape: Sequence[int]) -> Step:
     return (kind, (at,)) if rank and kind != "cut" else ("aten.unsqueeze.default", (0,))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(chains())
 def test_a_shorter_form_has_the_same_values(chain: tuple[tuple[int, ...], list[Step]]) -> None:
     shape, steps = chain
