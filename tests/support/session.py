@@ -20,6 +20,7 @@ from autoplan import verify
 from autoplan.ir.record import PlanRecord
 from autoplan.verify import sharded
 from autoplan.verify.local_ranks import RankPool
+from tests.support.closing_ranks import ClosingRanks
 from tests.support.shared_plans import SharedPlans
 
 torch.set_num_threads(1)
@@ -67,7 +68,7 @@ def shared_pools() -> Iterator[Callable[[int], RankPool]]:
     """Ranks for the tests of all files, by how many: a rank's first step takes far longer than its next. What leaks,
     compiles, or takes signals has a pool of its own, since these ranks would keep it."""
     with ExitStack() as stack:
-        yield cache(lambda size: stack.enter_context(RankPool(size, timeout_s=280)))
+        yield cache(lambda size: stack.enter_context(ClosingRanks(size, timeout_s=280)))
 
 
 @pytest.fixture(scope="session")
