@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from examples.bench_search import CASES, TIME_LIMIT_S, Case, measure
+from tests.bench.fresh_process import in_fresh_process
 
 JOBS = Path(__file__).with_name("search_jobs.csv")
 
@@ -30,18 +29,6 @@ def jobs() -> dict[str, Case]:
             for row in csv.DictReader(file)
         ]  # fmt: skip
     return {case.name: case for case in drawn} | CASES
-
-
-def in_fresh_process(name: str) -> dict:
-    """The measurement of one job, or {"error": its last line}."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.bench.search_jobs", "--job", name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {TIME_LIMIT_S} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def row(name: str, now: dict, before: dict | None) -> str:
@@ -70,7 +57,7 @@ def main() -> None:
     before = json.loads(given.against.read_text()) if given.against else {}
     found: dict[str, dict] = {}
     for name in (n for n in jobs() if not given.only or any(part in n for part in given.only)):
-        found[name] = in_fresh_process(name)
+        found[name] = in_fresh_process("tests.bench.search_jobs", "--job", name, limit_s=TIME_LIMIT_S)
         print(row(name, found[name], before.get(name)), flush=True)
         if given.write:
             given.write.write_text(json.dumps(found, indent=1))

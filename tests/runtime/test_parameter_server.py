@@ -8,26 +8,20 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from autoplan.options import Training
-from autoplan.runtime.optim.lamb import Lamb
 from autoplan.runtime.parallel.servers.parameter_server import Servers
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
-from tests.support.asynchronous import RATE, Batch, How, Simulated, older_weights
+from tests.support.asynchronous import Simulated, older_weights
+from tests.support.asynchronous_trainings import ADAMW, CLIPPED, LAMB, MOMENTUM, how
 from tests.support.sampling import sampled
 from tests.support.taken_up import Trained, assert_same, trained
 
 STEPS = 5
-ADAMW = Training(precision="fp64", learning_rate=RATE, compile=False)
-TRAININGS = {
-    "adamw": ADAMW,
-    "clipped": replace(ADAMW, clip_grad_norm=0.05),
-    "momentum": replace(ADAMW, optimizer="sgd", momentum=0.9),
-    "lamb": replace(ADAMW, optimizer="lamb"),
-}
+TRAININGS = {"adamw": ADAMW, "clipped": CLIPPED, "momentum": MOMENTUM, "lamb": LAMB}
 
 
 def made(servers: int, staleness: int, training: Training = ADAMW, microbatches: int = 1) -> Program:
@@ -48,18 +42,7 @@ def train(
 
 
 def simulated(staleness: int, training: Training) -> Simulated:
-    def optimizer(module: nn.Module) -> torch.optim.Optimizer:
-        if training.optimizer == "lamb":
-            return Lamb(module.parameters(), lr=RATE)
-        if training.optimizer == "sgd":
-            return torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9)
-        return torch.optim.AdamW(module.parameters(), lr=RATE)
-
-    def loss(module: nn.Module, batch: Batch) -> Tensor:
-        return module(**batch)
-
-    how = How(loss, optimizer, training.clip_grad_norm)
-    return older_weights(tiny.reference(), list(tiny.batches(STEPS)), how, staleness)
+    return older_weights(tiny.reference(), list(tiny.batches(STEPS)), how(training), staleness)
 
 
 CASES = [(servers, staleness, "adamw", 1) for servers in (1, 2, 3, 4) for staleness in (0, 1, 2)]

@@ -29,6 +29,13 @@ def out_of_memory(row: Row) -> bool:
 
 def asked(row: Row) -> Case:
     """A row's case, whether or not it ran: no time is measured of it yet. ``Unusable`` where the row isn't priced."""
+    model, recipe = run_of(row)
+    recipe = replace(recipe, skips_masked=False, overlaps_gradients=False)
+    return made(f"hidden {model.hidden}", model, recipe, row.machine("v100-sxm2-32gb", recipe.data), math.nan)
+
+
+def run_of(row: Row) -> tuple[Transformer, Recipe]:
+    """The model of a row, and how it is trained; ``Unusable`` where that isn't stated."""
     shape = SHAPE.match(row["config"])
     if row["model"] != "GPT" or shape is None:
         raise Unusable("not a dense transformer")
@@ -38,10 +45,9 @@ def asked(row: Row) -> Case:
         raise Unusable("the strategy that was chosen isn't stated")
     recipe = Recipe(
         data=devices, zero=2 if method == "zero_2" else 0, micro_batch=share(batch, devices), precision="fp16-mixed",
-        fused_attention=False, skips_masked=False, compiled=True, overlaps_gradients=False,
+        fused_attention=False, compiled=True,
     )  # fmt: skip
-    model = Transformer(hidden, layers, heads, sequence, vocabulary)
-    return made(f"hidden {hidden}", model, recipe, row.machine("v100-sxm2-32gb", devices), math.nan)
+    return Transformer(hidden, layers, heads, sequence, vocabulary), recipe
 
 
 def _label(row: Row) -> str:

@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,24 +19,13 @@ from dataclasses import astuple
 from pathlib import Path
 
 from cost_models.sensitivity.document import rewritten
+from tests.bench.fresh_process import in_fresh_process
 from tests.bench.recipes.document import lines_of, parts
 from tests.bench.recipes.price import JobPlans, job_plans_of, plan_job
 from tests.bench.recipes.row import BESIDE, Job, Recipe, read
 
 TIME_LIMIT_S = 900
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def in_fresh_process(file: Path, name: str) -> dict:
-    """What ``plan_job`` finds for the job of a row, as a dictionary; {"error": the last line} where it fails."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.bench.recipes", "--from", str(file), "--row", name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {TIME_LIMIT_S} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def grouped(recipes: Sequence[Recipe]) -> dict[Job, list[Recipe]]:
@@ -91,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = any(given.only in recipe.text for recipe in recipes)
         if not wanted or key(job, sources) in kept or time.monotonic() - start > given.seconds:
             continue
-        kept[key(job, sources)] = in_fresh_process(given.file, recipes[0].name)
+        asked = ("--from", str(given.file), "--row", recipes[0].name)
+        kept[key(job, sources)] = in_fresh_process("tests.bench.recipes", *asked, limit_s=TIME_LIMIT_S)
         given.kept.parent.mkdir(parents=True, exist_ok=True)
         given.kept.write_text(json.dumps(kept), encoding="utf-8")
         print(recipes[0].text, told(kept[key(job, sources)]), flush=True)
