@@ -20,7 +20,8 @@ def pools() -> Iterator[Pools]:
 
 # Of each of these families the quick run has another: an evaluation of short batches by rows, by stages and of a mean;
 # one between backward and update; a refusal of a batch and of a model; a checkpoint pruned, replaced and damaged; seeds
-# that differ; a model verified; weights and groups that other quick tests save and close.
+# that differ; a model verified; weights and groups that other quick tests save and close; ranks of
+# tensor parallelism that disagree.
 KIN = {
     "loop": (
         "no decay on biases and scales", "one of two patterns that matches nothing",
@@ -70,6 +71,10 @@ KIN = {
         "export a plan of the forward alone", "short batches on data-parallel ranks", "verify: the same, forward alone",
     ),
     "model": ("verify: the same with dropout",),
+    "ranks": (
+        "one batch behind, ZeRO-3", "one batch behind, pipeline", "evaluate on one rank, ZeRO-3",
+        "evaluate on one stage, pipeline", "a short batch as own rows, 4 data ranks",
+    ),
     "weights": ("EMA weights beside",),
 }  # fmt: skip
 
