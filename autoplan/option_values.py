@@ -7,6 +7,7 @@ CONTINUOUS = ("pipedream", "pipedream-vertical-sync", "pipedream-2bw")  # pipeli
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", *CONTINUOUS)
 RECOMPUTE = ("none", "selective", "full", "auto")
 AUTO = "auto"  # chunks of collectives beside products, each as many as is quickest
+SHARED = "shared"  # a mixture's tokens travel while shared experts compute
 OFFLOADS = ("optimizer", "parameters", "activations")
 ON_DISK = "nvme"  # the optimizer's state on the node's disks: a remedy where nothing else fits
 OF_OPTIMIZER = ("optimizer", ON_DISK)  # under which parameters stay on the device, masters and states don't
@@ -52,6 +53,13 @@ def check_chunks(chunks: object) -> None:
     if chunks not in (None, AUTO) and (not isinstance(chunks, int) or isinstance(chunks, bool) or chunks < 1):
         cause = f"it is a number of chunks of at least 1, or {AUTO!r}"
         raise ParallelismError(f"tp_overlap={chunks!r}", cause, "give for example 4, or leave it out")
+
+
+def check_exchange(how: object) -> None:
+    """ParallelismError for what says nothing about how a mixture's tokens are exchanged."""
+    if how not in (None, AUTO, SHARED) and (not isinstance(how, int) or isinstance(how, bool) or how < 1):
+        cause = f"it is {SHARED!r}, a number of chunks of at least 1, or {AUTO!r}"
+        raise ParallelismError(f"ep_overlap={how!r}", cause, f"give for example {SHARED!r} or 2, or leave it out")
 
 
 def cuts(chunks: object) -> bool:

@@ -23,6 +23,7 @@ from autoplan.option_values import (
     SIZES,
     TRAINED,
     check_chunks,
+    check_exchange,
     check_how,
 )  # fmt: skip
 
@@ -274,6 +275,8 @@ class Parallelism:
     tp_overlap       chunks into which a gather before column-parallel products, or a sum after a row-parallel one, is
                      cut: one is sent while another is multiplied; "auto": as many as is quickest of each; None or 1:
                      it isn't cut
+    ep_overlap       beside what a mixture's tokens travel to their experts: "shared", the shared expert; a number, of
+                     as many chunks of tokens one is sent while another is computed; "auto": what is quickest of each
     """
 
     dp: int | None = None
@@ -302,6 +305,7 @@ class Parallelism:
     servers: int | None = None
     staleness: int | None = None
     tp_overlap: int | str | None = None
+    ep_overlap: int | str | None = None
     compression_within: int | None = None
     backups: int | None = None
 
@@ -314,6 +318,7 @@ class Parallelism:
         for name, allowed in PARALLEL.items():
             self._one_of(name, allowed)
         check_chunks(self.tp_overlap)
+        check_exchange(self.ep_overlap)
         if self.tensor is not None:
             self._check_factors(self.tensor)
 

@@ -14,7 +14,7 @@ OF_PARALLELISM = (
     "dp", "tp", "pp", "zero", "micro_batch", "pipeline_schedule", "virtual_stages", "recompute", "sequence_parallel",
     "offload", "tensor", "tensor_system", "local_steps", "cp", "ep", "cp_attention", "dp_replicate", "etp",
     "outer_optimizer", "compression", "compression_rank", "gossip", "compression_rate", "servers", "staleness",
-    "tp_overlap", "compression_within", "backups",
+    "tp_overlap", "compression_within", "backups", "ep_overlap",
 )  # fmt: skip
 Z_LOSS = "model code for it: the loss has coefficient * logits.logsumexp(-1).square().mean() of each router added"
 EXPERT_CHOICE = "model code for it: a router's topk over the tokens of a row, for each expert"
@@ -49,6 +49,7 @@ PARALLELISM_NAMES: Mapping[str, str] = {
     "context_parallel": "cp", "context_parallel_size": "cp", "cp_size": "cp", "cp_comm_type": "cp_attention",
     "expert_parallel": "ep", "expert_model_parallel_size": "ep", "expert_parallel_size": "ep", "ep_size": "ep",
     "expert_tensor_parallel_size": "etp",
+    "moe_shared_expert_overlap": "ep_overlap='shared'", "overlap_moe_expert_parallel_comm": "ep_overlap: chunks, 2 say",
     "micro_batch_size": "micro_batch", "mbs": "micro_batch", "schedule": "pipeline_schedule",
     "activation_checkpointing": "recompute='full'", "gradient_checkpointing": "recompute='full'",
     "checkpointing": "recompute='full'", "cpu_offload": "offload='parameters'",

@@ -14,6 +14,7 @@ from autoplan.cost.operators.collective_ops import SEND, TO_ENDS, body_collectiv
 from autoplan.cost.operators.cost import Cost
 from autoplan.cost.operators.operator_seconds import Operator, price_operator, ring_of
 from autoplan.cost.operators.ring import Ring
+from autoplan.cost.operators.token_exchange import NOTHING, BesideTokens, Inside, hidden_exchange
 from autoplan.cost.single_steps import single_step
 from autoplan.errors import LayoutError
 from autoplan.ir.graph import DTYPE_BYTES, TensorType
@@ -40,25 +41,6 @@ Group = tuple[str, int, tuple[tuple[int, int], ...]]
 """A collective of so many bytes over axes of these sizes and strides."""
 
 
-@dataclass(frozen=True)
-class Inside:
-    """A collective in an operator's body: its seconds, and those of them that the body's own compute hides."""
-
-    step: Collective
-    forward_s: float
-    backward_s: float
-    hidden_forward_s: float = 0.0
-    hidden_backward_s: float = 0.0
-
-    @property
-    def open_forward_s(self) -> float:
-        return self.forward_s - self.hidden_forward_s
-
-    @property
-    def open_backward_s(self) -> float:
-        return self.backward_s - self.hidden_backward_s
-
-
 STREAMED = 1e9  # bytes at which a pace is taken
 PREFERRED = 1 - 1e-4  # of a collective's seconds, of those that a plan makes one of
 
@@ -78,6 +60,8 @@ class Prices:
                   which compose their ways themselves
     hides         the sum of an input's gradient may run under weights' gradients (``redistribution.hidden``)
     chunks        into how many a redistribution beside a product may be cut; the quickest is taken (``chunk_seconds``)
+    exchanges     how a mixture's tokens may be exchanged: in chunks, or whole under a shared expert; the quickest is
+                  taken (``BlockChoice.exchanges``)
     """
 
     mesh: Mesh
@@ -91,6 +75,7 @@ class Prices:
     direct: bool = False
     hides: bool = True
     chunks: tuple[int, ...] = (1,)
+    exchanges: tuple[int | str, ...] = (1,)
     moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
         default_factory=dict, repr=False
     )
@@ -123,9 +108,11 @@ class Prices:
         local = price_operator(operator, strategy, self.mesh, self.device, fuses=self.fuses, training=self.training)
         return sum((Cost(each.open_forward_s, each.open_backward_s) for each in inside), local)
 
-    def inside(self, operator: Operator, strategy: Strategy) -> tuple[Inside, ...]:
-        """The collectives in an operator's body."""
-        found, goes_back = [], operator.result_carries and self.training
+    def inside(
+        self, operator: Operator, strategy: Strategy, beside: BesideTokens = NOTHING
+    ) -> tuple[Inside, ...]:
+        """The collectives in an operator's body; ``beside``: of a mixture's."""
+        found, goes_back = list[Inside](), operator.result_carries and self.training
         ring = ring_of(operator, strategy, self.mesh, self.fuses)
         for step in body_collectives(operator, strategy, self.mesh):
             if step.forward == SEND:
@@ -133,6 +120,10 @@ class Prices:
             else:
                 cost = self.step(step, operator.result_carries)
                 found.append(Inside(step, cost.forward_s, cost.backward_s))
+        if found and operator.rule.cost == "experts" and self.hides and not self.device.blocking:
+            local = price_operator(operator, strategy, self.mesh, self.device, fuses=self.fuses, training=self.training)
+            ways = found[-2], found[-1]
+            found[-2:] = hidden_exchange(operator, strategy, self.mesh, self.device, local, ways, beside)
         return tuple(found)
 
     def sends(self, step: Collective, ring: Ring | None, goes_back: bool) -> Inside:
@@ -161,7 +152,11 @@ class Prices:
         return self.messages[key]
 
     def operator_s(self, operator: Operator, strategy: Strategy) -> float:
-        return self.operator(operator, strategy).seconds
+        """Of a mixture those of the quickest number of chunks; a shared expert is another operator."""
+        if operator.rule.cost != "experts" or self.exchanges == (1,):
+            return self.operator(operator, strategy).seconds
+        numbers = [each for each in self.exchanges if isinstance(each, int)] or [1]
+        return min(self.operator(replace(operator, chunks=number), strategy).seconds for number in numbers)
 
     def operators_s(self, operator: Operator, strategies: Sequence[Strategy]) -> np.ndarray:
         """[strategies] the seconds of one operator; those that split alike are priced once."""

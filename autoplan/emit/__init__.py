@@ -10,8 +10,7 @@ Modules, each importing only those before it:
     spelling          an operator as Python
     unmoved_values    values that are another
     random_arguments  arguments of random operators
-    biased_products   products with their bias
-    column_products   column-parallel products as one call, whose backward overlaps
+    calls             operators that share a line, or have several
     naming            names that are free
     readable          names for local variables
     program_notes     comments: what lines don't show

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from autoplan.emit.biased_products import biased
-from autoplan.emit.column_products import NO_LINES, ColumnProducts, Lines, RowProduct
+from autoplan.emit.calls.biased_products import biased
+from autoplan.emit.calls.column_products import NO_LINES, ColumnProducts, Lines, RowProduct
+from autoplan.emit.calls.token_flight import GOES_BACK, SETS_OUT, given_source, returned_source, sent_source
 from autoplan.emit.naming import module_attributes
 from autoplan.emit.random_arguments import (
     FIRST,
@@ -33,7 +34,16 @@ from autoplan.emit.unmoved_values import also_named, unmoved
 from autoplan.ir.graph import Argument, free_name
 from autoplan.ir.mesh import MICROBATCH, MICROBATCHES
 from autoplan.ir.randomness import ATTENTION, BY_RANK, KEY, is_random, random_operators
-from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
+from autoplan.ir.typed_program import (
+    Collective,
+    Compute,
+    Lowered,
+    LoweredBlock,
+    Move,
+    Statement,
+    TokenFlight,
+    TypedValue,
+)
 from autoplan.runtime.parallel.seeding import DRAWN_OVER
 
 GROUPED_ATTENTION = "autoplan.grouped_query_attention"
@@ -89,15 +99,23 @@ def emit_body(
     shared  statements that are written on one line
     again   values that may be dropped and computed again in the backward (``runtime.memory.selective``)
     """
-    lines, same = [], unmoved(statements)
+    lines, same, sent = [], unmoved(statements), set[str]()
+    flying = {each.mixture for flights in shared.flights.values() for each in flights}
+    made = {s.value.name: s for s in statements if isinstance(s, Compute)}
     for statement in statements:
         name = statement.value.name
+        for flight in shared.flights.get(name, ()):
+            keeps = flight.mixture in again
+            lines.append(emit_flight(made[flight.mixture], flight, scope, indent, flight.mixture in sent, keeps))
+            sent.add(flight.mixture)
         if name in same:
             continue
         if name in shared.column:
             lines += emit_column(shared.column[name], scope, indent)
         elif name in shared.elsewhere:
             continue
+        elif name in flying:
+            lines.append(commented(returned_source(scope(name)), scope.comment(statement.value), indent))
         elif name in shared.rows:
             lines.append(emit_row(shared.rows[name], scope, indent))
         elif name in again and isinstance(statement, Compute) and statement.op == MIXTURE:
@@ -111,6 +129,18 @@ def emit_body(
         else:
             lines.append(emit_compute(statement, scope, indent))
     return lines
+
+
+def emit_flight(
+    compute: Compute, flight: TokenFlight, scope: Scope, indent: int, sent: bool, again: bool
+) -> str:
+    """The line of a mixture's first call, or where tokens are ``sent`` of its second."""
+    local = scope(flight.mixture)
+    if sent:
+        keep = KEEPS["keep"] if again else ""
+        return commented(given_source(compute, local, scope.literal, keep), GOES_BACK, indent)
+    axes = ", ".join(axis_source(axis) for axis in compute.body_groups)
+    return commented(sent_source(compute, flight, local, scope.literal, axes), SETS_OUT, indent)
 
 
 def emit_column(call: ColumnProducts, scope: Scope, indent: int) -> list[str]:

@@ -42,6 +42,8 @@ class BlockChoice:
     strategies        (node name, Strategy)
     hops              redistributions in an order in which each source layout exists before it is used
     again             (value, layout) of the results that a segment computes again where it recomputes selectively
+    exchanges         (mixture, how its tokens travel to their experts): "shared", beside a shared expert; a number, in
+                      as many chunks, one beside another that is computed
     """
 
     inputs: tuple[Layout, ...]
@@ -51,6 +53,7 @@ class BlockChoice:
     strategies: tuple[tuple[str, Strategy], ...]
     hops: tuple[Hop, ...]
     again: tuple[tuple[str, Layout], ...] = ()
+    exchanges: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ class Collective:
     spec     of a permute and an exchange: for each tensor dim the group's axes that split it, outermost first, before
              and after: "x y, - -> y, x" (autoplan.redistribution.exchange.messages)
     shape    of an exchange: the tensor that the group's members share
-    chunks   into how many it is cut beside a product (``redistribution.chunks``), which divide it; 1: it is whole
+    chunks   into how many it is cut beside a product (``redistribution.chunks``), which divide it, or of what a body
+             sends, beside what it computes; 1: it is whole
     """
 
     op: str
@@ -56,8 +57,9 @@ class Collective:
 
     @property
     def chunks_back(self) -> int:
-        """Of the backward: gathered chunks' gradient is summed whole, a scattered sum's is gathered in chunks."""
-        return self.chunks if self.op == "reduce_scatter" else 1
+        """Of the backward: gathered chunks' gradient is summed whole, as is a sum's that is whole everywhere; a
+        scattered sum's is gathered in chunks, and a body's chunks go the way back."""
+        return 1 if self.op in ("all_gather", "all_reduce") else self.chunks
 
     @property
     def axis(self) -> str:
@@ -152,6 +154,21 @@ class JoinedProducts:
 
 
 @dataclass(frozen=True)
+class TokenFlight:
+    """A mixture in three calls, between which others are computed (``redistribution.shared_experts``).
+
+    mixture  its value, whose statement has the results
+    sent     the statement before which tokens set out, by its value; ``run``: before which experts compute
+    experts  of a rank
+    """
+
+    mixture: str
+    sent: str
+    run: str
+    experts: int
+
+
+@dataclass(frozen=True)
 class LoweredBlock:
     """A block with layouts; ``parameters`` are in the layout in which they are used.
 
@@ -159,6 +176,7 @@ class LoweredBlock:
     hidden  redistributed values whose gradient is summed under weights' gradients, and the products that read them
             (``redistribution.hidden``)
     joined  products that run as one (``lower.joined``)
+    flights  mixtures whose tokens travel while a shared expert computes
     """
 
     name: str
@@ -171,6 +189,7 @@ class LoweredBlock:
     again: tuple[str, ...] = ()
     hidden: tuple[tuple[str, tuple[str, ...]], ...] = ()
     joined: tuple[JoinedProducts, ...] = ()
+    flights: tuple[TokenFlight, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ of one: a fused projection stays one product.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 
 from autoplan.ir.graph import Block
 from autoplan.ir.typed_program import Compute, JoinedProducts, Statement, TypedValue
@@ -23,24 +24,25 @@ LINEAR, MATMUL = "aten.linear.default", "aten.matmul.default"
 
 def joined_products(
     block: Block, body: Sequence[Statement], parameters: Sequence[TypedValue], again: Set[str],
-    hidden: Sequence[tuple[str, tuple[str, ...]]],
+    hidden: Sequence[tuple[str, tuple[str, ...]]], apart: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[JoinedProducts, ...]:  # fmt: skip
     """Of a lowered block.
 
     again   values that a segment computes again, for which it keeps what they read
     hidden  ``LoweredBlock.hidden``: such products run together whole, or one by one
+    apart   products that don't run with those of another number, nor of none
     """
     matrices = {p.name: p for p in parameters if len(p.local_shape) == 2}
     uses = Counter(name for statement in body for name in statement.reads)
-    found: dict[tuple[str, str], list[Compute]] = {}
+    found: dict[tuple[str, str, int | None], list[Compute]] = {}
     for statement in body:
         if isinstance(statement, Compute) and joins(statement):
             value, weight = statement.reads
             if weight in matrices and uses[weight] == 1:
-                found.setdefault((value, statement.op), []).append(statement)
+                found.setdefault((value, statement.op, apart.get(statement.value.name)), []).append(statement)
     kept, together = kept_by_readers(block, body, again), dict(hidden)
     groups = []
-    for (value, op), products in found.items():
+    for (value, op, _), products in found.items():
         names = tuple(product.value.name for product in products)
         weights = [matrices[product.reads[1]] for product in products]
         alike = {(w.type.dtype, w.local_shape if op == MATMUL else w.local_shape[1:]) for w in weights}

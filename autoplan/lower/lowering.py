@@ -21,14 +21,17 @@ from autoplan.ir.typed_program import (
     LoweredStage,
     Move,
     StoredParameter,
+    TokenFlight,
     TypedValue,
     needed,
 )
 from autoplan.lower.joined import joined_products
+from autoplan.option_values import cuts
 from autoplan.redistribution import follow, redistribute, simplify
 from autoplan.redistribution.chunks import check_cut
 from autoplan.redistribution.hidden import hidden_hops
-from autoplan.rules.nn.expert_capacity import limit_of_rows
+from autoplan.redistribution.shared_experts import in_order, overlapped
+from autoplan.rules.nn.expert_capacity import limit_of_rows, travels
 from autoplan.rules.registry import rule_of
 from autoplan.rules.strategies import Strategy, local_arguments
 
@@ -123,6 +126,11 @@ class Body:
         self.taken.add(found)
         return found
 
+    def operands(self, node: Node, strategy: Strategy, types: Mapping[str, TensorType]) -> list[str]:
+        """Its operands in the layouts that its strategy asks for, moved there first where they aren't."""
+        layouts = [strategy.input(i, len(types[name].shape), self.mesh) for i, name in enumerate(node.operands)]
+        return [self.in_layout(name, layout).name for name, layout in zip(node.operands, layouts, strict=True)]
+
     def compute(
         self, node: Node, strategy: Strategy, types: Mapping[str, TensorType],
         further: Sequence[tuple[str, Argument]] = (),
@@ -131,10 +139,7 @@ class Body:
 
         further  what its body takes beside its own arguments
         """
-        names = [
-            self.in_layout(name, strategy.input(i, len(types[name].shape), self.mesh)).name
-            for i, name in enumerate(node.operands)
-        ]
+        names = self.operands(node, strategy, types)
         value = typed_value(node.name, node.type, strategy.output(len(node.type.shape), self.mesh), self.mesh)
         args, kwargs = local_arguments(rule_of(node, types), node, value.local_shape)
         moved = iter(names)
@@ -164,17 +169,31 @@ def lower_block(
                 once; no autograd that is asked for either alone may
     selects  some stage recomputes selectively
     """
-    types = block.types()
+    types, beside = block.types(), overlapped(block, choice, mesh)
+    block = in_order(block, beside)
     inputs = tuple(typed_value(t.name, t.type, x, mesh) for t, x in zip(block.inputs, choice.inputs, strict=True))
     externals = tuple(typed_value(n, types[n], x, mesh) for n, x in choice.externals)
     parameters = tuple(typed_value(n, types[n], x, mesh) for n, x in choice.parameters)
     buffers = tuple(whole_value(b.name, b.type, mesh) for b in block.buffers)
     body = Body((*inputs, *externals, *parameters, *buffers), choice.hops, block.carries_gradient(), types, mesh)
-    strategies = dict(choice.strategies)
+    strategies, exchanges = dict(choice.strategies), dict(choice.exchanges)
+    starts = {(*each.first, *each.last)[0]: name for name, each in beside.items()}
+    runs = {(*each.last, name)[0]: name for name, each in beside.items()}
+    nodes, begun, ran, experts = {node.name: node for node in block.nodes}, *(dict[str, int]() for _ in range(3))
     for node in block.nodes:
-        strategy = strategies[node.name]
+        if node.name in starts:
+            mixture = nodes[starts[node.name]]
+            body.operands(mixture, strategies[mixture.name], types)
+            begun[mixture.name] = len(body.statements)
+            kind, chosen = types[mixture.operands[3]], strategies[mixture.name]
+            experts[mixture.name] = chosen.input(3, len(kind.shape), mesh).local_shape(kind.shape, mesh)[0]
+        if node.name in runs:
+            ran[runs[node.name]] = len(body.statements)
+        strategy, how = strategies[node.name], exchanges.get(node.name, 1)
         limit = limit_of_rows(block, node, strategy, mesh)
-        body.compute(node, strategy, types, () if limit is None else (("capacity", limit),))
+        further: list[tuple[str, Argument]] = [] if limit is None else [("capacity", limit)]
+        further += [("chunks", how)] if cuts(how) and travels(strategy, mesh) else []
+        body.compute(node, strategy, types, further)
     outputs = tuple(body.in_layout(n, x) for n, x in zip(block.outputs, choice.outputs, strict=True))
     again = tuple(body.found[name][layout].name for name, layout in choice.again)
     hidden = hidden_hops(block, choice, mesh) if hides else {}
@@ -184,8 +203,15 @@ def lower_block(
     )  # fmt: skip
     statements = tuple(body.statements)
     computed = frozenset(again if selects else ())
-    joined = joined_products(block, statements, parameters, computed, moved) if hides else ()
-    found = LoweredBlock(block.name, inputs, externals, parameters, buffers, statements, outputs, again, moved, joined)
+    apart = {name: part for each in beside.values() for part, names in enumerate(vars(each).values()) for name in names}
+    joined = joined_products(block, statements, parameters, computed, moved, apart) if hides else ()
+    flights = tuple(
+        TokenFlight(name, statements[begun[name]].value.name, statements[ran[name]].value.name, experts[name])
+        for name in beside
+    )
+    found = LoweredBlock(
+        block.name, inputs, externals, parameters, buffers, statements, outputs, again, moved, joined, flights
+    )
     check_cut(found)
     return found
 

@@ -19,6 +19,7 @@ Modules, each importing only those before it:
     common_refinement  layouts across a reshape
     hidden             those whose backward runs under weights' gradients
     chunks             those that are cut beside a product
+    shared_experts     what runs beside a mixture's tokens on their way
 """
 
 from autoplan.errors import LayoutError

@@ -14,7 +14,8 @@ from autoplan.ir.record import PlanRecord
 from autoplan.option_values import AUTO, OF_OPTIMIZER, SET_RATES
 from autoplan.options import Training
 from autoplan.rules.constraints import WHOLE_STATES, Constraint
-from autoplan.rules.nn.expert_capacity import MIXTURE, drops_nothing
+from autoplan.rules.nn.expert_capacity import MIXTURE, ROUTED, drops_nothing
+from autoplan.rules.strategies import Strategy
 from autoplan.search.space.systems import resolve
 
 Reason = Callable[[PlanRecord], str]
@@ -79,9 +80,29 @@ def unsequenced(record: PlanRecord) -> str:
 
 
 def nothing_cut(record: PlanRecord) -> str:
-    if record.chosen.parallelism.tp_overlap or record.asked.parallelism.tp_overlap == AUTO:
+    if record.chosen.parallelism.tp_overlap:
         return ""
+    if resolve(record.asked.request, record.cluster).tp_overlap == AUTO:
+        return "the plan has no tensor axis" if (record.chosen.parallelism.tp or 1) == 1 else NOT_QUICKER
     return "no gather before a product, and no sum after one, has rows on a rank that divide into as many chunks"
+
+
+def nothing_exchanged(record: PlanRecord) -> str:
+    if record.chosen.parallelism.ep_overlap or (why := without_experts(record)):
+        return "" if record.chosen.parallelism.ep_overlap else why
+    if not any(strategy.on(axis).body == ROUTED for strategy, axis in mixtures(record)):
+        return "no tokens travel to experts: every rank has those of its own, or all tokens"
+    auto = resolve(record.asked.request, record.cluster).ep_overlap == AUTO
+    if not auto and record.training.compile:
+        return "a compiled block takes a mixture as one operator; give Training(compile=False), or a number of chunks"
+    return NOT_QUICKER if auto else "the model's mixtures have no shared expert, nor any product beside them"
+
+
+def mixtures(record: PlanRecord) -> Iterator[tuple[Strategy, str]]:
+    """How each is split, with each axis."""
+    for block, choice in zip(record.model.blocks, record.chosen.blocks, strict=True):
+        names = {node.name for node in block.nodes if node.op == MIXTURE}
+        yield from ((s, axis) for name, s in choice.strategies if name in names for axis, _ in s.axes)
 
 
 def without_context(record: PlanRecord) -> str:
@@ -131,14 +152,16 @@ def own_rate(record: PlanRecord) -> str:
     return f"lr_schedule={schedule.name!r} sets every rate from {SET_RATES[schedule.name]}"
 
 
+NOT_QUICKER = "nothing is predicted to be quicker for it; on a device that waits for each collective nothing is hidden"
 OFF = {"zero": 0, "dp_replicate": 1, "recompute": "none", "offload": "none", "sequence_parallel": False, "etp": 1,
-       "tp_overlap": 1}  # fmt: skip
+       "tp_overlap": 1, "ep_overlap": 1}  # fmt: skip
 """Values under which a field asks for nothing."""
 NEEDS: Mapping[str, Reason] = {
     "zero": unshared, "dp_replicate": replicated, "recompute": unrepeated, "offload": offloaded,
     "pipeline_schedule": unpipelined, "sequence_parallel": unsequenced, "cp_attention": without_context,
     "etp": without_experts, "reduce_dtype": unsummed, "statistics": one_microbatch, "randomness": nothing_drops,
-    "seed": nothing_drawn, "learning_rate": own_rate, "tp_overlap": nothing_cut, "expert_capacity": never_full,
+    "seed": nothing_drawn, "learning_rate": own_rate, "tp_overlap": nothing_cut, "ep_overlap": nothing_exchanged,
+    "expert_capacity": never_full,
     "expert_dropping": never_full,
 }  # fmt: skip
 ALWAYS = (

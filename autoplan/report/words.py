@@ -9,7 +9,7 @@ from autoplan.ir.choice import Alternative, Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.option_values import AUTO, ON_DISK, cuts
+from autoplan.option_values import AUTO, ON_DISK, SHARED, cuts
 from autoplan.options import Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
@@ -60,6 +60,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         "sequence parallel" if p.sequence_parallel else "",
         "tensor collectives in chunks" if p.tp_overlap == AUTO else "",
         f"tensor collectives in {p.tp_overlap} chunks" if cuts(p.tp_overlap) else "",
+        exchange_words(p.ep_overlap),
         f"offload {p.offload}" if p.offload else "",
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
         CP_WORDS[p.cp_attention] if p.cp_attention else "",
@@ -69,6 +70,12 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"{p.backups} backup worker{'s' * (p.backups > 1)}" if p.backups else "",
         compression_words(p) if p.compression else "",
     ]
+
+
+def exchange_words(how: int | str | None) -> str:
+    """What a mixture's tokens travel beside."""
+    words = {SHARED: "tokens travel under shared experts", AUTO: "tokens travel under compute"}
+    return f"tokens travel in {how} chunks" if cuts(how) else words.get(str(how), "")
 
 
 def compression_words(p: Parallelism) -> str:

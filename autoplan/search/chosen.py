@@ -75,6 +75,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         dp_replicate=s.dp_replicate,
         tensor_system=s.tensor_system or None,
         tp_overlap=most_chunks(found),
+        ep_overlap=exchange_of(found),
         local_steps=s.local_steps if s.local_steps > 1 else None,
         outer_optimizer=s.outer_optimizer or None,
         gossip=s.gossip or None,
@@ -95,6 +96,13 @@ def most_chunks(found: Evaluated) -> int | str | None:
     if most == 1:
         return None
     return AUTO if len(found.stage_model.data.prices.chunks) > 1 else most
+
+
+def exchange_of(found: Evaluated) -> int | str | None:
+    """How mixtures' tokens travel, as ``Parallelism.ep_overlap``; None where all travel whole, beside nothing."""
+    used = {how for block in found.point.blocks for _, how in block.exchanges}
+    asked = found.stage_model.data.prices.exchanges
+    return None if not used else AUTO if len(asked) > 1 else used.pop()
 
 
 def splits_sequence(layout: Layout) -> bool:

@@ -20,7 +20,7 @@ from autoplan.cost.prices import Line
 from autoplan.errors import ParallelismError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.mesh import EXPERT, MICROBATCH, TENSOR, Mesh
-from autoplan.option_values import AUTO
+from autoplan.option_values import AUTO, SHARED
 from autoplan.options import Parallelism
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.milp import HeldBytes, Weights
@@ -40,10 +40,20 @@ def uses_tensor_axis(parallelism: Parallelism) -> bool:
     return (parallelism.tp or 1) > 1
 
 
-def chunks_tried(parallelism: Parallelism) -> tuple[int, ...]:
-    """``Prices.chunks`` under what is pinned."""
-    chunks = parallelism.tp_overlap
-    return (chunks,) if isinstance(chunks, int) else TRIED if chunks == AUTO else (1,)
+@dataclass(frozen=True)
+class Overlaps:
+    """``Prices.chunks`` and ``Prices.exchanges``."""
+
+    chunks: tuple[int, ...] = (1,)
+    exchanges: tuple[int | str, ...] = (1,)
+
+    @staticmethod
+    def of(parallelism: Parallelism) -> Overlaps:
+        """Those tried under what is pinned."""
+        chunks, how = parallelism.tp_overlap, parallelism.ep_overlap
+        tried = (chunks,) if isinstance(chunks, int) else TRIED if chunks == AUTO else (1,)
+        exchanges = (*TRIED[:3], SHARED) if how == AUTO else (1,) if how is None else (how,)
+        return Overlaps(tried, exchanges)
 
 
 TRIED = (1, 2, 4, 8, 16)  # chunks, each a power of two, as rows are
@@ -65,7 +75,7 @@ class OperatorProblems:
     quick          one problem is solved for each tensor axis; its fastest operators are priced for other microbatches
     slots          of schedules, by their sizes and a stage's devices (``floors.slots``)
     wider          the same problems where less is asked: what is best there, and does what is asked here, is best here
-    chunks         of ``Prices.chunks``
+    overlaps       how collectives may run beside what is computed
     """
 
     prepared: Prepared
@@ -86,9 +96,9 @@ class OperatorProblems:
     lines: dict[Line, float | None] = field(default_factory=dict)
     collectives: dict[Links, float] = field(default_factory=dict)
     messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict)
-    listed: dict[tuple[Mesh, bool, tuple[int, ...]], Prices] = field(default_factory=dict)
+    listed: dict[tuple[Mesh, bool, Overlaps], Prices] = field(default_factory=dict)
     slots: dict[tuple[str, int, int, int, int], float] = field(default_factory=dict)
-    chunks: tuple[int, ...] = (1,)
+    overlaps: Overlaps = Overlaps()
 
     @cached_property
     def split_sizes(self) -> SplitSizes:
@@ -102,25 +112,26 @@ class OperatorProblems:
     def pinned_to(self, parallelism: Parallelism, quick: bool = False) -> OperatorProblems:
         """The problems under other pinned fields: these, where the fields say the same, else with nothing solved."""
         split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
-        chunks = chunks_tried(parallelism)
-        if (split, sequence, chunks) == (self.split_weights, self.sequence, self.chunks):
+        overlaps = Overlaps.of(parallelism)
+        if (split, sequence, overlaps) == (self.split_weights, self.sequence, self.overlaps):
             return self
-        asks_more = (split or not self.split_weights) and self.sequence in (None, sequence) and chunks == self.chunks
+        asks_more = (split or not self.split_weights) and self.sequence in (None, sequence)
+        asks_more = asks_more and overlaps == self.overlaps
         return OperatorProblems(
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored, quick,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
             lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
-            slots=self.slots, chunks=chunks,
+            slots=self.slots, overlaps=overlaps,
         )  # fmt: skip
 
     def prices(self, mesh: Mesh, schedule: str = "") -> Prices:
         """The price list of a mesh without its pipeline axis; nothing hides under what a schedule computes apart."""
-        key = (mesh, not splits(schedule), self.chunks)
+        key = (mesh, not splits(schedule), self.overlaps)
         if key not in self.listed:
             self.listed[key] = Prices(
                 mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes,
                 self.stored, self.reduced, direct=len(mesh.operator_axes) > 1, hides=key[1], lines=self.lines,
-                collectives=self.collectives, messages=self.messages, chunks=self.chunks,
+                collectives=self.collectives, messages=self.messages, **vars(self.overlaps),
             )  # fmt: skip
         return self.listed[key]
 

@@ -67,7 +67,7 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
                 whole, cheap = m * (runs + again), m * partly * moved.again
                 count, kind, chunks = whole + cheap, step.forward, step.chunks
                 second = (cheap * moved.again_s, cheap * moved.hidden_again_s)
-                if chunks > 1 and cheap:  # again as one
+                if chunks > 1 and cheap and moved.second_s is not None:  # again as one
                     where = f"{moved.where} (again)"
                     yield PricedCollective(where, kind, step.axis, step.forward_bytes, cheap, *second)
                     count, second = whole, (0.0, 0.0)

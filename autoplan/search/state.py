@@ -18,7 +18,7 @@ from autoplan.search.budget import FAST, FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.problem_inputs import Prepared, prepare
-from autoplan.search.operator_problems import Key, OperatorProblems, chunks_tried, uses_tensor_axis
+from autoplan.search.operator_problems import Key, OperatorProblems, Overlaps, uses_tensor_axis
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from autoplan.search.space.pinned_checks import check_offload, check_pinned, check_trained, no_setting
 from autoplan.search.space.sizes import experts_of, tokens_of
@@ -209,7 +209,7 @@ def begin(
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
     operators = OperatorProblems(
         prepared, cluster.topology(), training.compile, passes, split, sequence, stored_ratio(training), budget.quick,
-        reduced_ratio(training), chunks=chunks_tried(parallelism),
+        reduced_ratio(training), overlaps=Overlaps.of(parallelism),
     )  # fmt: skip
     evaluator = Evaluator.of(operators, training, budget)
     return SearchState(prepared, cluster, training, limits, operators, evaluator, budget)

@@ -22,6 +22,7 @@ from autoplan.ops.experts import experts
 from autoplan.rules.nn.expert_capacity import rows_sent
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.ops import within_capacity
+from autoplan.runtime.ops.experts.beside_shared import return_tokens, run_experts, send_tokens
 from autoplan.runtime.ops.experts.dispatch import Message
 from autoplan.runtime.ops.experts.routed import routed_experts, run
 from autoplan.trace.pipeline import trace
@@ -48,7 +49,7 @@ def operands(dtype: torch.dtype, chosen: str) -> tuple[Tensor, Tensor, Tensor, l
     return leaf(TOKENS, HIDDEN), index, leaf(TOKENS, CHOICES), weights
 
 
-def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool) -> float:
+def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool, chunks: int = 1) -> float:
     """How far this rank's results and gradients are from those of one device that has all tokens and experts."""
     (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
     hidden, index, scores, weights = operands(dtype, chosen)
@@ -58,26 +59,37 @@ def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, 
     mine, held = slice(cuts[rank], cuts[rank + 1]), slice(rank * EXPERTS // size, (rank + 1) * EXPERTS // size)
     tokens, share = (x.detach()[mine].requires_grad_() for x in (hidden, scores))
     own = [weight.detach()[held].requires_grad_() for weight in weights]
-    result = routed_experts(tokens, index[mine], share, own[:2], own[2], [], SWIGLU, False, keep=keep, axes=(axis,))
+    given = own[:2], own[2], [], SWIGLU, False
+    if chunks:
+        result = routed_experts(tokens, index[mine], share, *given, keep=keep, axes=(axis,), chunks=chunks)
+    else:
+        sent = send_tokens(tokens, index[mine], share, EXPERTS // size, axes=(axis,))
+        result = return_tokens(run_experts(sent, *given, keep=keep))
     found = torch.autograd.grad(result, [tokens, share, *own], gradient[mine])
     pairs = [(result, whole[mine]), *zip(found, (w[mine] for w in wanted[:2]), strict=False)]
     pairs += zip(found[2:], (w[held] for w in wanted[2:]), strict=True)
     return max(float((one - other).detach().abs().sum()) for one, other in pairs)
 
 
-@pytest.mark.parametrize(("dtype", "chosen", "cuts", "keep"), [
-    (torch.float64, "any", EVEN, True), (torch.float64, "two", EVEN, False),
-    (torch.float64, "any", (0, 0, 5, 9, 16), False), (torch.float32, "two", (0, 0, 5, 9, 16), True),
+@pytest.mark.parametrize(("dtype", "chosen", "cuts", "keep", "chunks"), [
+    (torch.float64, "any", EVEN, True, 1), (torch.float64, "two", EVEN, False, 1),
+    (torch.float64, "any", (0, 0, 5, 9, 16), False, 1), (torch.float32, "two", (0, 0, 5, 9, 16), True, 1),
+    (torch.float64, "any", EVEN, True, 2), (torch.float64, "two", (0, 0, 5, 9, 16), False, 3),
+    (torch.float64, "any", (0, 0, 1, 9, 16), True, 4), (torch.float64, "any", (0, 0, 5, 9, 16), True, 0),
+    (torch.float64, "two", EVEN, False, 0), (torch.float32, "any", EVEN, True, 0),
 ])  # fmt: skip
 def test_tokens_meet_their_experts_wherever_these_are(
-    pool: RankPool, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool
+    pool: RankPool, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool, chunks: int
 ) -> None:
-    """Ranks that nobody sends anything, a rank that has no token, both; first products kept, or computed again."""
-    errors = pool.run(farthest, dtype, chosen, cuts, keep)
+    """Ranks that nobody sends anything, a rank that has no token, both; first products kept, or computed again; in
+    chunks, of which some have no token; in three calls."""
+    errors = pool.run(farthest, dtype, chosen, cuts, keep, chunks)
     assert max(errors) < (1e-10 if dtype == torch.float64 else 1e-3)
 
 
-def farthest_within_capacity(rank: int, size: int, dtype: torch.dtype, capacity: float, keep: bool) -> float:
+def farthest_within_capacity(
+    rank: int, size: int, dtype: torch.dtype, capacity: float, keep: bool, chunks: int
+) -> float:
     """Likewise of two rows of the batch on each rank, whose experts take so many; nothing waits for the device."""
     (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
     random = torch.Generator().manual_seed(3)
@@ -92,23 +104,29 @@ def farthest_within_capacity(rank: int, size: int, dtype: torch.dtype, capacity:
     mine, held = slice(2 * rank, 2 * rank + 2), slice(rank * EXPERTS // size, (rank + 1) * EXPERTS // size)
     tokens, share = (x.detach()[mine].requires_grad_() for x in (hidden, scores))
     own = [weight.detach()[held].requires_grad_() for weight in weights]
-    given = tokens, index[mine], share, own[:2], own[2], [], SWIGLU, False, False, keep
+    of, way = (own[:2], own[2], [], SWIGLU, False, False, keep), {"axes": (axis,), "capacity": capacity}
     with patch("autoplan.runtime.host.read", side_effect=AssertionError("the host waits")):
-        result = routed_experts(*given, axes=(axis,), capacity=capacity)
+        if chunks:
+            result = routed_experts(tokens, index[mine], share, *of, **way, chunks=chunks)
+        else:
+            result = return_tokens(run_experts(send_tokens(tokens, index[mine], share, len(own[2]), **way), *of))
         found = torch.autograd.grad(result, [tokens, share, *own], gradient[mine])
     pairs = [(result, whole[mine]), *zip(found, (w[mine] for w in wanted[:2]), strict=False)]
     pairs += zip(found[2:], (w[held] for w in wanted[2:]), strict=True)
     return max(float((one - other).detach().abs().sum()) for one, other in pairs)
 
 
-@pytest.mark.parametrize(("dtype", "capacity", "keep"), [
-    (torch.float64, 0.5, True), (torch.float64, 1.25, False), (torch.float32, 1.25, True),
+@pytest.mark.parametrize(("dtype", "capacity", "keep", "chunks"), [
+    (torch.float64, 0.5, True, 1), (torch.float64, 1.25, False, 1), (torch.float32, 1.25, True, 1),
+    (torch.float64, 0.5, False, 2), (torch.float64, 1.25, True, 3),
+    (torch.float64, 0.5, True, 0), (torch.float64, 1.25, False, 0),
 ])  # fmt: skip
 def test_as_many_rows_travel_as_a_capacity_admits(
-    pool: RankPool, dtype: torch.dtype, capacity: float, keep: bool
+    pool: RankPool, dtype: torch.dtype, capacity: float, keep: bool, chunks: int
 ) -> None:
-    """Full experts and empty rows, first products kept, or computed again."""
-    errors = pool.run(farthest_within_capacity, dtype, capacity, keep)
+    """Full experts and empty rows, first products kept, or computed again; in chunks of rows, or whole where these
+    don't divide."""
+    errors = pool.run(farthest_within_capacity, dtype, capacity, keep, chunks)
     assert max(errors) < (1e-10 if dtype == torch.float64 else 1e-3)
 
 
@@ -137,7 +155,7 @@ def offsets(rank: int, size: int) -> set[int]:
     with torch.no_grad(), patch.object(torch, "nonzero_static", by_columns):
         assert axis.group is not None
         peers = (axis.group.group_name, axis.size, axis.rank, list(axis.places))
-        result, kept = run(hidden, index, scores, own[:2], own[2], [], SWIGLU, False, False, True, 0, *peers)
+        result, kept = run(hidden, index, scores, own[:2], own[2], [], SWIGLU, False, False, True, 0, 2, *peers)
     return {x.storage_offset() for x in (result, *kept)}
 
 
@@ -272,20 +290,24 @@ def test_the_cheaper_of_the_two_ways_is_taken_and_told(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_a_compiler_takes_tokens_that_travel_whole(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "chunks", "keep"),
+    [("aot_eager", 1, True), ("inductor", 1, True), ("aot_eager", 3, False), ("inductor", 2, True)],
+)
+def test_a_compiler_takes_tokens_that_travel_whole(backend: str, chunks: int, keep: bool) -> None:
     """No graph break: what differs from step to step is inside one operator, and of what it keeps the sizes are."""
     with RankPool(2, timeout_s=240) as pool:
-        assert pool.run(compiled_error, backend) == [0.0, 0.0]
+        assert pool.run(compiled_error, backend, chunks, keep) == [0.0, 0.0]
 
 
-def compiled_error(rank: int, size: int, backend: str) -> float:
+def compiled_error(rank: int, size: int, backend: str, chunks: int, keep: bool) -> float:
     (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
     hidden, index, scores, weights = operands(torch.float64, "any")
     own = [weight.detach()[rank * 4 : rank * 4 + 4].requires_grad_() for weight in weights]
 
     def run(hidden: Tensor, scores: Tensor) -> Tensor:
-        return routed_experts(2 * hidden, index, scores, own[:2], own[2], [], SWIGLU, False, axes=(axis,)).square()
+        given = 2 * hidden, index, scores, own[:2], own[2], [], SWIGLU, False
+        return routed_experts(*given, keep=keep, axes=(axis,), chunks=chunks).square()
 
     plain, compiled = (
         torch.autograd.grad(f(hidden, scores).sum(), [hidden, scores, *own])

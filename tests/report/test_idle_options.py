@@ -49,7 +49,7 @@ def test_of_every_field_it_is_said_when_it_matters() -> None:
 PINNED = [
     ("zero", 2, True), ("recompute", "full", True), ("offload", "activations", True),
     ("pipeline_schedule", "1f1b", True), ("sequence_parallel", True, True), ("cp_attention", "ring", False),
-    ("etp", 2, False), ("tp_overlap", 4, False),
+    ("etp", 2, False), ("tp_overlap", 4, False), ("ep_overlap", "shared", False),
 ]  # fmt: skip
 """(field, value, whether the plan that is wide makes use of it)"""
 

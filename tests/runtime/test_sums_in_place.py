@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, distributed
 
-from autoplan.emit.column_products import Lines
+from autoplan.emit.calls.column_products import Lines
 from autoplan.ir.typed_program import LoweredBlock, Move
 from autoplan.lower.after_search import program_of
 from autoplan.runtime.collectives.mesh_axes import MeshAxis

@@ -45,6 +45,9 @@ from autoplan.search.space.systems import SYSTEMS, read
         ("tp=4, tensor collectives in 2 chunks", Parallelism(tp=4, tp_overlap=2)),
         ("tp=4, tensor collectives in chunks", Parallelism(tp=4, tp_overlap="auto")),
         ("tp=4,tp_overlap=auto", Parallelism(tp=4, tp_overlap="auto")),
+        ("ep=4, tokens travel in 2 chunks", Parallelism(ep=4, ep_overlap=2)),
+        ("ep=4, tokens travel under shared experts", Parallelism(ep=4, ep_overlap="shared")),
+        ("ep=4,ep_overlap=auto", Parallelism(ep=4, ep_overlap="auto")),
         ("dp=4 powersgd", Parallelism(dp=4, compression="powersgd")),
         ("offload activations, activations of 2 of 4 blocks on the host", Parallelism(offload="activations")),
     ],
@@ -90,7 +93,7 @@ choices = st.builds(
     pipeline_schedule=st.sampled_from(SCHEDULES), virtual_stages=sizes,
     recompute=st.sampled_from(("selective", "full")), sequence_parallel=st.just(True),
     offload=st.sampled_from(OFFLOADS), tensor_system=st.sampled_from(TENSOR_SYSTEMS), local_steps=sizes,
-    dp_replicate=sizes, tp_overlap=sizes,
+    dp_replicate=sizes, tp_overlap=sizes, ep_overlap=st.one_of(sizes, st.sampled_from(("shared", "auto"))),
 )  # fmt: skip
 
 

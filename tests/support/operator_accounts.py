@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from autoplan.emit.column_products import Lines
+from autoplan.emit.calls.column_products import Lines
 from autoplan.rehearsal.pricing.priced_operators import FORWARD, launched, places_of
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.records import RankTrace

@@ -14,5 +14,6 @@ Modules, each importing only those before it:
     ring               ring attention
     operator_seconds   any operator under one strategy
     collective_ops     collectives inside operators
+    token_exchange     messages of a mixture's tokens beside what is computed
     kept_beside        bytes kept beside operands and results
 """

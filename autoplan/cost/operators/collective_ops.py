@@ -105,8 +105,8 @@ def routed(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collecti
         return ()
     there, result, gradient, kind = found.there_bytes, found.result_bytes, found.gradient_bytes, "all-to-all"
     op = PADDED if found.sent else ROUTED
-    tokens = Collective(op, axes, (), kind, kind, there, gradient)
-    results = Collective(op, axes, (), kind, kind, result, result)
+    tokens = Collective(op, axes, (), kind, kind, there, gradient, chunks=found.chunks)
+    results = Collective(op, axes, (), kind, kind, result, result, chunks=found.chunks)
     counts = (Collective(op, axes, (), kind, "", found.counts_bytes, 0),) if found.counts_bytes else ()
     return (*counts, tokens, results)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node
@@ -104,6 +104,7 @@ class Travel:
     groups       that the router limits a token's choices to
     capacity     of an expert, as a multiple of an even share of the choices
     sent         rows to each rank, where capacity says how many: all are sent, none is counted; else 0
+    chunks       into how many the tokens are cut, each sent by itself
     """
 
     tokens: float
@@ -117,6 +118,7 @@ class Travel:
     groups: Groups = NO_LIMIT
     capacity: float = math.inf
     sent: int = 0
+    chunks: int = 1
 
     @property
     def mean_rows(self) -> float:
@@ -145,7 +147,7 @@ class Travel:
 
     @property
     def counts_bytes(self) -> int:
-        return 0 if self.sent else COUNT_BYTES * self.ways
+        return 0 if self.sent else COUNT_BYTES * self.ways * self.chunks
 
     @property
     def there_bytes(self) -> int:
@@ -188,6 +190,7 @@ class Grouped:
     first    products before the activation: 2 with a gate
     calls    tensors that the activation makes, operator by operator
     read     tensors that its operators read
+    chunks   into which the rows are cut, one computed after the other
     """
 
     experts: float
@@ -198,15 +201,22 @@ class Grouped:
     first: int
     calls: int = 2
     read: int = 3
+    chunks: int = 1
+
+    @property
+    def chunk(self) -> Grouped:
+        """The products of one."""
+        return replace(self, rows=max(1.0, self.rows / self.chunks), chunks=1)
 
     @staticmethod
     def of(
-        chosen: float, here: int, hidden: int, inner: int, out: int, first: int, activation: tuple[int, int]
+        chosen: float, here: int, hidden: int, inner: int, out: int, first: int, activation: tuple[int, int],
+        chunks: int = 1,
     ) -> Grouped:
         """``here`` experts that are ``chosen`` so often together. Where that is less often than once each, as many
         experts have one row each. activation: (calls, read)."""
         busy = min(float(here), max(1.0, chosen))
-        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first, *activation)
+        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first, *activation, chunks)
 
     @property
     def flops(self) -> float:
@@ -215,6 +225,8 @@ class Grouped:
         return first + float(matmul_flops(self.rows, self.out, self.inner, self.experts))
 
     def forward_s(self, dtype: str, device: Device) -> float:
+        if self.chunks > 1:
+            return self.chunks * self.chunk.forward_s(dtype, device)
         return self.inside_s(dtype, device) + self.product_s(self.out, self.inner, dtype, device)
 
     def inside_s(self, dtype: str, device: Device) -> float:
@@ -226,20 +238,42 @@ class Grouped:
     def backward_s(self, dtype: str, device: Device) -> float:
         """For each product the gradients of both operands. Rows gathered, of tokens and of the result's gradient, and
         that scaled; the activation, and its gradient, for each operand from two tensors; the scores' gradient; the
-        tokens', of each first product, put in their order and added up."""
-        products_s, rows, experts = 0.0, self.rows, self.experts
-        for count, wide, deep in ((self.first, self.inner, self.hidden), (1, self.out, self.inner)):
-            operand_s = matmul_seconds(rows, deep, wide, experts, dtype, device)
-            weight_s = matmul_seconds(wide, deep, rows, experts, dtype, device)
-            products_s += count * float(operand_s + weight_s)
+        tokens', of each first product, put in their order and added up. Of chunks, their weights' gradients are added
+        up."""
+        if self.chunks > 1:
+            weights_bytes = DTYPE_BYTES[dtype] * self.weight_elements
+            added_s = (self.chunks - 1) * float(memory_bound_seconds(3 * weights_bytes, device))
+            return self.chunks * self.chunk.backward_s(dtype, device) + added_s
+        products_s, rows, experts = self.weights_s(dtype, device), self.rows, self.experts
+        for count, wide, deep in self.products:
+            products_s += count * float(matmul_seconds(rows, deep, wide, experts, dtype, device))
         passes = (
             2 * self.hidden, 2 * self.out, 2 * self.out, (self.calls + 4 * self.read) * self.inner, 4 * self.out,
             3 * (self.first - 1) * self.hidden, 2 * self.hidden, self.hidden,
         )  # fmt: skip
         return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
 
+    @property
+    def products(self) -> tuple[tuple[int, int, int], ...]:
+        """(how many, width of the result, of the operand), before the activation and after it."""
+        return (self.first, self.inner, self.hidden), (1, self.out, self.inner)
+
+    def weights_s(self, dtype: str, device: Device) -> float:
+        """Of a chunk's backward, the weights' gradients: no other rank waits for these."""
+        each = self.chunk
+        return sum(
+            count * float(matmul_seconds(wide, deep, each.rows, each.experts, dtype, device))
+            for count, wide, deep in self.products
+        )
+
+    @property
+    def weight_elements(self) -> float:
+        return self.experts * sum(count * wide * deep for count, wide, deep in self.products)
+
     def again_s(self, dtype: str, device: Device) -> float:
         """Of the first products where the backward computes them again."""
+        if self.chunks > 1:
+            return self.chunks * self.chunk.again_s(dtype, device)
         return self.first * self.product_s(self.inner, self.hidden, dtype, device)
 
     def kept_bytes(self, itemsize: int, score_bytes: int) -> float:
@@ -252,8 +286,12 @@ class Grouped:
         it returns; and beside these.
 
         The backward has tokens, the result's gradient and that scaled; then of the inner width the activation's
-        gradient, its calls' results, and a gradient for each operand, of which one for each first product stays.
+        gradient, its calls' results, and a gradient for each operand, of which one for each first product stays. Of
+        chunks one stands at a time, and weights' gradients of one beside their sum.
         """
+        if self.chunks > 1:
+            forward, before, after = self.chunk.passing_bytes(itemsize)
+            return forward, before, after + self.weight_elements * itemsize
         gathered = self.hidden + 2 * self.out
         each = self.rows * self.experts * itemsize
         forward = each * max(self.hidden, self.calls * self.inner, 2 * self.out)

@@ -71,8 +71,11 @@ def passing_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[f
     forward, before, after = grouped.passing_bytes(DTYPE_BYTES[operator.operands[0].dtype])
     if travel is None:
         return forward, before, after
-    sent = travel.result_bytes + travel.gradient_bytes
-    return max(forward, travel.there_bytes + travel.result_bytes), before + travel.result_bytes, after + sent
+    each = travel.there_bytes, travel.result_bytes, travel.gradient_bytes
+    way, result, gradient = (size / travel.chunks for size in each)
+    if travel.chunks > 1:  # a chunk goes, and one comes, beside that which is computed
+        return forward + way + 2 * result, before + 3 * result, after + 3 * result + 2 * gradient
+    return max(forward, way + result), before + result, after + result + gradient
 
 
 def mixture_again_s(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> float:

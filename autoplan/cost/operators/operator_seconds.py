@@ -1,10 +1,9 @@
 """One operator under one strategy: seconds forward and backward on one device.
 
 A matmul's local sizes follow from its rule's factors: each split divides the factor it names. Everything else is
-priced by the bytes it moves. Under ``compile``, memory-bound operators over the same elements run as one kernel: what
-passes between them is neither written nor read (``fusion`` finds the kernels from the graph alone). In eager mode each
-operator pays for the kernels that it is made of (``eager``), keeps what autograd keeps of it, and each of these takes
-no less than the framework's dispatch.
+priced by the bytes it moves. Under ``compile``, memory-bound operators over the same elements run as one kernel, with
+nothing written or read between them (``fusion``). In eager mode each operator pays for the kernels that it is made of
+(``eager``), keeps what autograd keeps of it, and each takes no less than the framework's dispatch.
 """
 
 import math
@@ -31,8 +30,7 @@ from autoplan.rules.strategies import Strategy
 from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
 from cost_models.hardware import Device
 
-RING = "ring_attention"  # a body
-PLACED = "placed_lookups"  # the body
+RING, PLACED = "ring_attention", "placed_lookups"  # bodies
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,7 @@ class Operator:
     sizes     of the rule's factors over the whole tensors
     groups    of a mixture's experts, those to which its router limits a token's choices
     capacity  of a mixture's experts, as a multiple of an even share of the choices
+    chunks    into how many a mixture's tokens are cut that travel to their experts (``BlockChoice.exchanges``)
     """
 
     node: Node
@@ -71,6 +70,7 @@ class Operator:
     sizes: Mapping[str, int]
     groups: Groups = NO_LIMIT
     capacity: float = math.inf
+    chunks: int = 1
 
 
 def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
@@ -294,12 +294,10 @@ def ring_of(operator: Operator, strategy: Strategy, mesh: Mesh, fuses: bool) -> 
 
 def experts_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
     """A mixture's experts over the tokens that reach the busiest rank."""
-    grouped, travel = grouped_of(operator, strategy, mesh)
-    dtype = operator.operands[0].dtype
+    (grouped, travel), dtype = grouped_of(operator, strategy, mesh), operator.operands[0].dtype
     forward_s, backward_s = grouped.forward_s(dtype, device), grouped.backward_s(dtype, device)
-    if travel is not None:
-        forward_s, backward_s = forward_s + travel.forward_s(device), backward_s + travel.backward_s(device)
-    return Cost(forward_s, backward_s, grouped.flops)
+    ways_s = (0.0, 0.0) if travel is None else (travel.forward_s(device), travel.backward_s(device))
+    return Cost(forward_s + ways_s[0], backward_s + ways_s[1], grouped.flops)
 
 
 def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grouped, Travel | None]:
@@ -317,7 +315,8 @@ def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grou
     assert isinstance(first, tuple)
     products = len(first) * local.get("pair", 1)
     activation = counts(str(operator.node.args[6]), names_of(first))
-    return Grouped.of(chosen, here, local["h"], local["f"], local[out], products, activation), travel
+    chunks = 1 if travel is None else travel.chunks
+    return Grouped.of(chosen, here, local["h"], local["f"], local[out], products, activation, chunks), travel
 
 
 def tokens_of(operator: Operator, local: Mapping[str, int]) -> int:
@@ -338,6 +337,7 @@ def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | No
     return Travel(
         tokens_of(operator, local), ways, operator.sizes["e"], local["k"], local["h"], local[out],
         DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype], operator.groups, operator.capacity, sent,
+        math.gcd(operator.chunks, limits[0]) if sent else operator.chunks,
     )  # fmt: skip
 
 

@@ -207,17 +207,41 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def backward(
+@dataclass(frozen=True)
+class WeightGradients:
+    """What weights' gradients come of, once those of rows are known.
+
+    rows, scored  [rows, h] tokens, [rows, o] the result's gradients by their scores
+    inner         [rows, f] the activation; ``d_products``: gradients of the first products
+    """
+
+    routed: Routed
+    weights: Weights
+    rows: Tensor
+    scored: Tensor
+    inner: Tensor
+    d_products: Sequence[Tensor]
+
+    def gradients(self) -> list[Tensor]:
+        """Of down, each of first, each of biases."""
+        outer, transposed = self.routed.outer, self.weights.transposed
+        d_down = outer(self.inner, self.scored) if transposed else outer(self.scored, self.inner)
+        d_first = [outer(self.rows, part) if transposed else outer(part, self.rows) for part in self.d_products]
+        d_biases = [self.routed.summed(part) for part, _ in zip(self.d_products, self.weights.biases, strict=False)]
+        return [d_down, *d_first, *d_biases]
+
+
+def backward_of_rows(
     gradient: Tensor, hidden: Tensor, inside: Inside, weights: Weights, through: Through, shape: Sequence[int]
-) -> list[Tensor]:
-    """Gradients of hidden, scores, down, each of first, each of biases.
+) -> tuple[Tensor, Tensor, WeightGradients]:
+    """Gradients of hidden and of scores, which others may wait for, and what gives those of weights.
 
     through  (products, gradient of the activation) -> the activation, gradients of the products
     shape    as of ``Routed.back``
 
     With y = down · a and s the score: d s = <d result, y> = <downᵀ · d result, a>.
     """
-    routed, transposed, score = inside.routed, weights.transposed, cast(inside.score, hidden.dtype)
+    routed, score = inside.routed, cast(inside.score, hidden.dtype)
     rows, outer = (x.index_select(0, routed.tokens) for x in (hidden, gradient))
     scored = outer * score
     if inside.given is not None:
@@ -228,13 +252,11 @@ def backward(
         inner, d_products = through(inside.products, back * score)
         d_score = (back * inner).sum(-1, keepdim=True)
     d_scores = routed.back(routed.masked(d_score), shape).squeeze(-1)
-    d_down = routed.outer(inner, scored) if transposed else routed.outer(scored, inner)
-    d_first = [routed.outer(rows, part) if transposed else routed.outer(part, rows) for part in d_products]
     d_rows, *others = (
         routed.product(part, weights.back(weight)) for part, weight in zip(d_products, weights.first, strict=True)
     )
     for other in others:
         d_rows = d_rows.add_(other)
     d_hidden = routed.back(routed.masked(d_rows), shape).sum(1)
-    d_biases = [routed.summed(part) for part, _ in zip(d_products, weights.biases, strict=False)]
-    return [d_hidden, cast(d_scores, inside.score.dtype), d_down, *d_first, *d_biases]
+    further = WeightGradients(routed, weights, rows, scored, inner, d_products)
+    return d_hidden, cast(d_scores, inside.score.dtype), further

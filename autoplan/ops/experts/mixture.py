@@ -17,7 +17,7 @@ from torch import Tensor
 
 from autoplan.ops.experts.activation import activation_function, value_and_gradients
 from autoplan.ops.experts.gradient import Plain, register_gradient
-from autoplan.ops.experts.grouped import Inside, Weights, backward, cast, forward, kept_like
+from autoplan.ops.experts.grouped import Inside, WeightGradients, Weights, backward_of_rows, cast, forward, kept_like
 
 OPERANDS = "Tensor hidden, Tensor index, Tensor scores, Tensor[] first, Tensor down, Tensor[] biases"
 SETTINGS = "str activation, bool transposed, bool complete, bool keep"
@@ -67,10 +67,18 @@ def run_forward(
 
 def run_backward(
     gradient: Tensor, hidden: Tensor, inside: Inside, weights: Weights, activation: str, shape: Sequence[int]
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
     """Gradients of hidden, scores, down, each of first, each of biases; ``shape``: of the indices."""
+    d_hidden, d_scores, further = run_backward_of_rows(gradient, hidden, inside, weights, activation, shape)
+    return [d_hidden, d_scores, *further.gradients()]
+
+
+def run_backward_of_rows(
+    gradient: Tensor, hidden: Tensor, inside: Inside, weights: Weights, activation: str, shape: Sequence[int]
+) -> tuple[Tensor, Tensor, WeightGradients]:
+    """Gradients of hidden and scores, for which other ranks may wait, and what gives those of the weights."""
     through = value_and_gradients(activation, names_of(weights.first))
-    return backward(gradient, hidden, inside, weights, through, shape)
+    return backward_of_rows(gradient, hidden, inside, weights, through, shape)
 
 
 def run(

@@ -50,7 +50,7 @@ def block_calls(share: RankShare) -> Iterator[PricedCall]:
             step, span = moved.step, share.plan.span(moved.step.axes)
             if step.forward and step.forward_bytes:
                 whole, cheap = m * (uses[index] + again[index]), m * partly[index] * moved.again
-                if step.chunks > 1:  # again as one
+                if step.chunks > 1 and moved.second_s is not None:  # again as one
                     yield call_of(share, whole_again(moved), span, False, cheap)
                     cheap = 0
                 yield call_of(share, moved, span, False, whole + cheap)
@@ -64,14 +64,17 @@ def call_of(share: RankShare, moved: MovedBytes, span: Span, backward: bool, cou
     chunks = step.chunks_back if backward else step.chunks
     seconds, size, count = crossing_s(share.prices, moved, backward=backward) / chunks, size // chunks, chunks * count
     where = f"{moved.where} (backward)" if backward else moved.where
+    by_value = step.op in BY_VALUE and not (step.op == ROUTED and not step.backward)  # counts aren't
     parts, padding = kind in BY_SIZE or step.op == RING, ring_padding(share, moved) if backward else 0
     return PricedCall(
-        where, WIRE.get(kind, kind), span, size, count, seconds, parts, padding, unsized=step.op in BY_VALUE
+        where, WIRE.get(kind, kind), span, size, count, seconds, parts, padding, unsized=by_value
     )
 
 
 def whole_again(moved: MovedBytes) -> MovedBytes:
-    """Of a gather in chunks, the one that a backward runs which recomputes selectively."""
+    """Of a gather in chunks, the one that a backward runs which recomputes selectively; a body's chunks again."""
+    if moved.second_s is None:
+        return moved
     return replace(moved, step=replace(moved.step, chunks=1), forward_s=moved.again_s)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autoplan.emit.column_products import Lines
+from autoplan.emit.calls.column_products import Lines
 from autoplan.emit.naming import with_class_names
 from autoplan.emit.program_text import RESERVED
 from autoplan.emit.stage_classes import runs_of
@@ -96,6 +96,7 @@ def emitted_names(block: LoweredBlock) -> Iterator[str]:
     shared, same = Lines.of(block), unmoved(block.body)
     for statement in block.body:
         name = statement.value.name
+        yield from (each.mixture for each in shared.flights.get(name, ()))
         if name in same:
             continue
         if name in shared.column:

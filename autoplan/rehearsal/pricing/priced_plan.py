@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Operator, Prices
+from autoplan.cost.operators.token_exchange import in_chunks
 from autoplan.ir.mesh import Axis, Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Lowered, LoweredStage
@@ -37,7 +38,9 @@ class PlanPrices:
     @staticmethod
     def of(record: PlanRecord) -> PlanPrices:
         state, found = repriced(record)
-        return PlanPrices(record, program_of(record), state.prepared.operators, found)
+        pairs = zip(state.prepared.operators, record.chosen.blocks, strict=True)
+        operators = [in_chunks(operators, choice) for operators, choice in pairs]
+        return PlanPrices(record, program_of(record), operators, found)
 
     @property
     def mesh(self) -> Mesh:

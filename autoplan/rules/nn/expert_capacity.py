@@ -98,6 +98,11 @@ def limit_of_rows(block: Block, mixture: Node, strategy: Strategy, mesh: Mesh) -
     return capacity if strategy.input(0, len(shape), mesh).local_shape(shape, mesh)[-2] == shape[-2] else None
 
 
+def travels(strategy: Strategy, mesh: Mesh) -> bool:
+    """Whether a mixture's tokens go to experts on other ranks."""
+    return any(way.body == ROUTED and mesh.size(axis) > 1 for axis, way in strategy.axes)
+
+
 def capacity_of(block: Block, mixture: Node) -> float | None:
     """The capacity that a mixture's choices were limited to; None without any."""
     made = next((node for node in block.nodes if node.name == mixture.operands[1]), None)

@@ -14,11 +14,12 @@ from autoplan.rules.registry import AxisStrategy, Rule, letters, rule
 def experts(
     hidden: TensorType, index: TensorType, scores: TensorType, first: tuple[TensorType, ...], down: TensorType,
     biases: tuple[TensorType, ...], activation: str, transposed: bool, complete: bool = False,
-    capacity: float | None = None,
+    capacity: float | None = None, chunks: int = 1,
 ) -> Rule:  # fmt: skip
     """hidden [.., h], index and scores [.., k], first [e, f, h] each, down [e, o, f], biases [e, f] -> [.., o].
 
     capacity  that a program's tokens, which are of whole rows, were limited to before they travel
+    chunks    in which a program's tokens travel
     The inner dim f leaves partial sums. Of a weight in which gate and up alternate it is the outer part.
     """
     inner = down.shape[1 if transposed else 2]

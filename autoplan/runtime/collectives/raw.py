@@ -170,14 +170,26 @@ def all_to_all_rows(
     sent, received  rows, by member
     group, places   of the axis (``MeshAxis``), as a custom operator is told of it
     """
+    return landed(fly(rows, sent, received, group, places), received, places)
+
+
+def fly(rows: Tensor, sent: Sequence[int], received: Sequence[int], group: str, places: Sequence[int]) -> Tensor:
+    """Starts ``all_to_all_rows``: a tensor in flight, which ``landed`` waits for. What is computed until then hides it.
+    """
     if not places:
-        arrived = _wire.all_to_all_single(rows, list(received), list(sent), group)
-        return _wire.wait_tensor(arrived)
+        return _wire.all_to_all_single(rows, list(received), list(sent), group)
     of_places = [places.index(place) for place in range(len(places))]
     parts, expected = rows.split(list(sent)), [received[member] for member in of_places]
     outgoing = torch.cat([parts[member] for member in of_places])
-    arrived = _wire.all_to_all_single(outgoing, expected, [sent[member] for member in of_places], group)
-    coming = _wire.wait_tensor(arrived).split(expected)
+    return _wire.all_to_all_single(outgoing, expected, [sent[member] for member in of_places], group)
+
+
+def landed(flying: Tensor, received: Sequence[int], places: Sequence[int]) -> Tensor:
+    """The rows that ``fly`` has under way, one member after another."""
+    arrived = _wire.wait_tensor(flying)
+    if not places:
+        return arrived
+    coming = arrived.split([received[places.index(place)] for place in range(len(places))])
     return torch.cat([coming[place] for place in places])
 
 

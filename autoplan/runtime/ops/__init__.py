@@ -45,6 +45,7 @@ from autoplan.runtime.ops.embedding.vocab_parallel import (
     vocab_parallel_embedding_bag,
     vocab_parallel_ragged_bag,
 )
+from autoplan.runtime.ops.experts.beside_shared import return_tokens, run_experts, send_tokens
 from autoplan.runtime.ops.experts.capacity import within_capacity
 from autoplan.runtime.ops.experts.own_experts import experts, local_experts, scattered, top_indices
 from autoplan.runtime.ops.experts.routed import routed_experts
@@ -80,9 +81,9 @@ __all__ = [
     "count_classes", "count_valid", "cross_entropy", "ctc_losses", "decomposed", "dropout", "dropout_by_rank",
     "embedding_bag", "experts", "gathered_linear", "grouped_attention", "grouped_query_attention", "joined_linear",
     "local_experts", "lookups", "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups",
-    "ragged_bag", "read_buffer", "recurrence", "regathered_linear", "ring_attention", "routed_experts", "row_linear",
-    "running_extreme", "scattered", "split_cumprod", "split_cumsum", "split_logcumsumexp", "sync_batch_norm",
-    "top_indices", "uniform", "update_buffer", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
-    "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",
-    "weighted_cross_entropy", "within_capacity",
+    "ragged_bag", "read_buffer", "recurrence", "regathered_linear", "return_tokens", "ring_attention", "routed_experts",
+    "row_linear", "run_experts", "running_extreme", "scattered", "send_tokens", "split_cumprod", "split_cumsum",
+    "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "update_buffer", "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag",
+    "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy", "within_capacity",
 ]  # fmt: skip

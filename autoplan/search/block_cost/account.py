@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Cost, Operator, Prices
+from autoplan.cost.beside_tokens import beside_tokens
 from autoplan.cost.chunk_seconds import Product, beside_products
 from autoplan.cost.operators.kept_beside import sent_again
+from autoplan.cost.operators.token_exchange import NOTHING, in_chunks
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
@@ -19,6 +21,7 @@ from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.chunks import chunks_of, products_beside
 from autoplan.redistribution.hidden import hidden_hops
+from autoplan.redistribution.shared_experts import in_order, overlapped
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
 from autoplan.search.block_cost.live_compiled import CompiledWalk
 from autoplan.search.block_cost.live_forward import Located
@@ -113,13 +116,16 @@ def price_block(
 ) -> BlockCost:
     """Prices one block as it will be emitted."""
     mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
+    operators, flights = in_chunks(operators, choice), overlapped(block, choice, mesh)
+    block = in_order(block, flights)
     total = Cost()
     moves: list[MovedBytes] = []
     sent: list[tuple[int, tuple[str, Layout]]] = []  # moves whose forward may run again, with what then does
     alone_s: dict[str | Located, float] = {}
     weights_s, inputs_s = {}, {}
     for name, strategy in choice.strategies:
-        inside = prices.inside(operators[name], strategy)
+        beside = beside_tokens(flights[name], choice, operators, prices) if name in flights else NOTHING
+        inside = prices.inside(operators[name], strategy, beside)
         cost = prices.operator(operators[name], strategy, inside)
         total += cost
         weights_s[name], inputs_s[name] = cost.weights_s, cost.backward_s - cost.weights_s
@@ -127,7 +133,7 @@ def price_block(
         sent += [(len(moves) + place, (name, made)) for place, each in enumerate(inside) if each.step in again]
         moves += [MovedBytes(f"{block.name} {name}", **vars(each)) for each in inside]
         alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
-    under, beside = hidden_hops(block, choice, mesh), products_beside(block, choice, mesh)
+    under, cut = hidden_hops(block, choice, mesh), products_beside(block, choice, mesh)
     strategies = dict(choice.strategies)
     for number, hop in enumerate(choice.hops):
         found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
@@ -144,8 +150,8 @@ def price_block(
                 hidden_s = prices.under_products_s(cost.forward_s, sum(inputs_s[name] for name in products))
                 alone_s[hop.value, hop.target] = cost.forward_s - hidden_s
                 moved = replace(moved, hidden_again_s=hidden_s)
-            if number in beside and (chunks := chunks_of(hop)) > 1:
-                pairs = [(operators[node.name], strategies[node.name]) for node in beside[number]]
+            if number in cut and (chunks := chunks_of(hop)) > 1:
+                pairs = [(operators[node.name], strategies[node.name]) for node in cut[number]]
                 moved, more = cut_in_chunks(prices, replace(step, chunks=chunks), moved, pairs, hop.value in carries)
                 total += more
             moves.append(moved)

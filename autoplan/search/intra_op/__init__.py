@@ -9,6 +9,7 @@ In the order in which a problem is made, solved and read:
     template          the problem without prices, shared by meshes on which the same divides
     hidden            what weights' gradients hide of the redistributions of what their products read
     chunked           what chunks save of redistributions beside products
+    exchanged         how a mixture's tokens travel
     problem           the template with its prices: groups of options, tensors that flow between them; the equations
     milp              the equations as arrays; a memory limit is one more row
     solve             the arrays solved: at prices of bytes, or under a limit

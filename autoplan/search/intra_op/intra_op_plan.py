@@ -13,6 +13,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.account import BlockCost, price_block
 from autoplan.search.intra_op.chunked import in_chunks
+from autoplan.search.intra_op.exchanged import with_exchanges
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.problem_inputs import OperatorInputs
 from autoplan.search.intra_op.shared_decisions import GroupKey
@@ -80,7 +81,7 @@ def block_choices(form: OperatorInputs, problem: Problem, solution: Solution) ->
     """One choice for each block of the model, with every redistribution that it needs."""
     reader, pairs = _Reader(form, problem, solution), zip(form.model.blocks, form.operators, strict=True)
     return tuple(
-        in_chunks(block, reader.block(index, block), operators, form.prices)
+        overlapped(block, reader.block(index, block), operators, form.prices)
         for index, (block, operators) in enumerate(pairs)
     )
 
@@ -138,4 +139,11 @@ def with_steps(
     if None in steps:
         return None
     hops = tuple(replace(h, steps=s) for h, s in zip(choice.hops, steps, strict=True))
-    return in_chunks(block, replace(choice, hops=hops), operators, prices)
+    return overlapped(block, replace(choice, hops=hops), operators, prices)
+
+
+def overlapped(
+    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices
+) -> BlockChoice:
+    """The choice with what of its collectives runs beside what is computed."""
+    return with_exchanges(block, in_chunks(block, choice, operators, prices), operators, prices)

@@ -17,7 +17,7 @@ from autoplan.arguments.keywords import nearest
 from autoplan.arguments.synonyms import PARALLELISM_NAMES
 from autoplan.arguments.values import parse_settings
 from autoplan.errors import ParallelismError
-from autoplan.option_values import AUTO, OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES
+from autoplan.option_values import AUTO, OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES, SHARED
 from autoplan.options import Parallelism
 
 SCHEDULE_WORDS: Mapping[str, str] = {
@@ -51,7 +51,7 @@ FIELDS: Mapping[str, object] = {
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
-    "compression_rate": 1.0, "tp_overlap": 1, "compression_within": 1, "backups": 1,
+    "compression_rate": 1.0, "tp_overlap": 1, "ep_overlap": 1, "compression_within": 1, "backups": 1,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -166,6 +166,9 @@ def _phrases() -> Iterator[Phrase]:
     yield word("sequence_parallel", "sequence[ -]parallel", True)
     yield phrase(r"tensor collectives in (\d+) chunks", lambda m: {"tp_overlap": int(m[1])})
     yield word("tp_overlap", rf"tensor collectives in chunks|tp[_-]overlap\s*=\s*{AUTO}", AUTO)
+    yield phrase(r"tokens travel in (\d+) chunks", lambda m: {"ep_overlap": int(m[1])})
+    yield word("ep_overlap", rf"tokens travel under compute|ep[_-]overlap\s*=\s*{AUTO}", AUTO)
+    yield word("ep_overlap", rf"tokens travel under shared experts|ep[_-]overlap\s*=\s*{SHARED}", SHARED)
     yield phrase(rf"offload ({'|'.join((*OFFLOADS, ON_DISK))})", lambda m: {"offload": m[1].lower()})
     yield phrase(r"activations of \d+ of \d+ blocks on the host", lambda m: {"offload": "activations"})
     yield phrase(r"(2d|2\.5d|3d) tensor parallel", lambda m: {"tensor_system": m[1].lower()})

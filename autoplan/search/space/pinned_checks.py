@@ -14,7 +14,7 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
-from autoplan.option_values import CONTINUOUS, ELEMENTWISE, ON_DISK, cuts
+from autoplan.option_values import AUTO, CONTINUOUS, ELEMENTWISE, ON_DISK, cuts
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 from autoplan.search.space.gradient_checks import (
@@ -97,6 +97,12 @@ def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
     yield (
         cuts(chunks) and pinned.tp == 1, f"tp_overlap={chunks} with tp=1",
         "it cuts collectives over the tensor axis", "give tp=2 or more, or leave it out",
+    )  # fmt: skip
+    how = pinned.ep_overlap
+    yield (
+        splits and how not in (None, 1, AUTO), f"ep_overlap={how!r} with pipeline_schedule='zero-bubble'",
+        "its backward asks for inputs' and weights' gradients apart, and experts in flight give both at once",
+        "leave it out, or use pipeline_schedule='interleaved'",
     )  # fmt: skip
     yield (
         splits and pinned.zero == 3, "zero=3 with pipeline_schedule='zero-bubble'",

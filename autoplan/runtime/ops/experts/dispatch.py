@@ -15,7 +15,9 @@ place where it arrives.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -63,23 +65,35 @@ class Journey:
     choices: int
 
     @staticmethod
-    def of(index: Tensor, experts: int, peers: Peers, rows: int = 0) -> Journey:
-        """index [tokens, k]; ``experts`` of each rank; ``rows`` that go to each, 0 where they are counted: counts are
-        exchanged then, and the host waits for the device."""
-        names = index.unsqueeze(0) // experts == torch.arange(peers.size, device=index.device).view(-1, 1, 1)
-        goes = names.any(-1)
+    def of(index: Tensor, experts: int, peers: Peers, rows: int = 0, chunks: int = 1) -> list[Journey]:
+        """One for each of so many chunks of the tokens.
+
+        index    [tokens, k]
+        experts  of each rank
+        rows     of a chunk that go to each, 0 where they are counted: counts of all chunks are exchanged then, at once,
+                 and the host waits for the device
+        """
+        members = torch.arange(peers.size, device=index.device).view(-1, 1, 1)
+        parts = index.tensor_split(chunks)
+        names = [part.unsqueeze(0) // experts == members for part in parts]
+        goes = [named.any(-1) for named in names]
         if rows:
-            return Journey.again(filled(goes, rows), [], peers, rows)
-        sent, ones = torch.stack([goes.sum(1), names.sum((1, 2))], 1), [1] * peers.size
+            return [Journey.again(filled(part, rows), [], peers, rows) for part in goes]
+        each = [torch.stack([one.sum(1), all.sum((1, 2))], 1) for one, all in zip(goes, names, strict=True)]
+        sent, ones = torch.cat(each, 1), [1] * peers.size
         both = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
-        even = [[even_rows(index, experts, peers.size), index.numel() // peers.size]] * peers.size
-        counts = host.read(both, lambda: [even] * 2)
-        there = sum(rows for rows, _ in counts[0])
-        places = torch.nonzero_static(goes, size=there)  # as many as were counted: no second wait
-        # A GPU gives column after column, so a column is contiguous where it lies, at any offset. What a custom
-        # operator returns has to begin at 16 bytes: inductor's code asserts it.
-        tokens = places[:, 1].clone(memory_format=torch.contiguous_format)
-        return Journey.again(tokens, counts, peers)
+        even = [n for part in parts for n in (even_rows(part, experts, peers.size), part.numel() // peers.size)]
+        read = host.read(both, lambda: [[even] * peers.size] * 2)
+        found = []
+        for number, part in enumerate(goes):
+            counts = [[row[2 * number : 2 * number + 2] for row in side] for side in read]
+            there = sum(rows for rows, _ in counts[0])
+            places = torch.nonzero_static(part, size=there)  # as many as were counted: no second wait
+            # A GPU gives column after column, so a column is contiguous where it lies, at any offset. What a custom
+            # operator returns has to begin at 16 bytes: inductor's code asserts it.
+            tokens = places[:, 1].clone(memory_format=torch.contiguous_format)
+            found.append(Journey.again(tokens, counts, peers))
+        return found
 
     @staticmethod
     def again(tokens: Tensor, counts: list, peers: Peers, rows: int = 0) -> Journey:
@@ -100,34 +114,51 @@ class Journey:
         """Of each row that is sent a token; of an empty one any."""
         return self.tokens if self.counted else self.tokens.clamp(min=0)
 
-    def send(self, rows: Tensor) -> Tensor:
-        """Of [tokens, width] the rows that come here."""
-        return self.exchanged(rows.index_select(0, self.places))
+    def send(self, rows: Tensor) -> Callable[[], Tensor]:
+        """Starts to send the rows of [tokens, width]; those that come here, in flight until they are asked for."""
+        return partial(self.arrived, self.sets_out(rows))
 
-    def send_all(self, scores: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    def send_all(self, scores: Tensor, index: Tensor, rows: Tensor) -> Callable[[], Tensor]:
         """Likewise of tokens, with their scores and indices, as one message (``Message``)."""
+        return partial(self.arrived, self.all_set_out(scores, index, rows))
+
+    def back(self, rows: Tensor) -> Callable[[], Tensor]:
+        """Starts to send rows [rows that came here, width] to where their tokens are from: [rows sent, width]."""
+        return partial(self.returned, self.goes_back(rows))
+
+    def sets_out(self, rows: Tensor) -> Tensor:
+        """What ``send`` has in flight, and ``arrived`` waits for."""
+        return self.exchange(rows.index_select(0, self.places), self.sent, self.received)
+
+    def all_set_out(self, scores: Tensor, index: Tensor, rows: Tensor) -> Tensor:
         if self.counted:
-            return self.send(torch.cat(Message.parts(scores, index, rows), 1))
+            return self.sets_out(torch.cat(Message.parts(scores, index, rows), 1))
         scores, index, rows = (x.index_select(0, self.places) for x in (scores, index, rows))
         index = index.masked_fill((self.tokens < 0).unsqueeze(1), NOBODY)
-        return self.exchanged(torch.cat(Message.parts(scores, index, rows), 1))
+        return self.exchange(torch.cat(Message.parts(scores, index, rows), 1), self.sent, self.received)
 
-    def exchanged(self, rows: Tensor) -> Tensor:
-        return raw.all_to_all_rows(rows, self.sent, self.received, self.peers.group, self.peers.places)
+    def goes_back(self, rows: Tensor) -> Tensor:
+        """What ``back`` has in flight, and ``returned`` waits for."""
+        return self.exchange(rows, self.received, self.sent)
 
-    def back(self, rows: Tensor) -> Tensor:
-        """Rows [rows that came here, width] where their tokens are from, [rows sent, width]."""
-        return raw.all_to_all_rows(rows, self.received, self.sent, self.peers.group, self.peers.places)
+    def exchange(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        return raw.fly(rows, sent, received, self.peers.group, self.peers.places)
 
-    def added(self, rows: Tensor, count: int) -> Tensor:
-        """The sums over a token's rows that are back, [count, width]: added member by member, so that two runs give
-        the same bits. So they are in one call, too, where a device adds in order, and of two summands in either."""
-        total, places = rows.new_zeros(count, rows.shape[1]), self.places
+    def arrived(self, flying: Tensor) -> Tensor:
+        return raw.landed(flying, self.received, self.peers.places)
+
+    def returned(self, flying: Tensor) -> Tensor:
+        return raw.landed(flying, self.sent, self.peers.places)
+
+    def added(self, rows: Tensor, total: Tensor) -> None:
+        """Adds a token's rows that are back to zeros [tokens, width]: member by member, so that two runs give the same
+        bits. So they are in one call, too, where a device adds in order, and of two summands in either."""
+        places = self.places
         if rows.device.type == "cpu" or self.peers.size <= 2:
-            return total.index_add_(0, places, rows)
+            total.index_add_(0, places, rows)
+            return
         for part, place in zip(rows.split(self.sent), places.split(self.sent), strict=True):
             total.index_add_(0, place, part)
-        return total
 
 
 def filled(goes: Tensor, rows: int) -> Tensor:

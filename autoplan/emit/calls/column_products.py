@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoplan.emit.biased_products import fused_biases
+from autoplan.emit.calls.biased_products import fused_biases
 from autoplan.ir.graph import Ref
-from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement
+from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement, TokenFlight
 from autoplan.redistribution.chunks import chunked_sums
 
 GATHER, REDUCE = "all_gather", "all_reduce"
@@ -117,18 +117,24 @@ class Lines:
     column    products that one call computes, by the first of them
     in_place  sums over an axis that are taken where the product lies: nobody else reads it
     rows      products in chunks with the redistribution of what they give, by the value of that
+    flights   mixtures in three calls, by the statement before which the first or the second is written
     """
 
     fused: Mapping[str, str]
     column: Mapping[str, ColumnProducts]
     in_place: frozenset[str] = frozenset()
     rows: Mapping[str, RowProduct] = field(default_factory=dict)
+    flights: Mapping[str, tuple[TokenFlight, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(block: LoweredBlock) -> Lines:
         column = column_products(block)
         rows = {name: RowProduct(*pair) for name, pair in chunked_sums(block).items()}
-        return Lines(fused_biases(block), column, reduced_in_place(block, column.values()), rows)
+        flights: dict[str, tuple[TokenFlight, ...]] = {}
+        for each in block.flights:
+            for place in (each.sent, each.run):
+                flights[place] = (*flights.get(place, ()), each)
+        return Lines(fused_biases(block), column, reduced_in_place(block, column.values()), rows, flights)
 
     @cached_property
     def line_of(self) -> dict[str, str]:
