@@ -86,4 +86,4 @@ def mixture_again_s(operator: Operator, strategy: Strategy, mesh: Mesh, device: 
 
 def sent_again(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
     """The collective whose forward runs again then: of counts, tokens and results the tokens'."""
-    return body_collectives(operator, strategy, mesh)[1:2] if is_mixture(operator) else ()
+    return body_collectives(operator, strategy, mesh)[-2:-1] if is_mixture(operator) else ()

@@ -85,13 +85,17 @@ NOTHING = BesideTokens()
 
 @dataclass(frozen=True)
 class Inside:
-    """A collective in an operator's body: its seconds, and those of them that the body's own compute hides."""
+    """A collective in an operator's body: its seconds, and those of them that compute hides.
+
+    hidden_again_s  of its forward where a backward runs it again
+    """
 
     step: Collective
     forward_s: float
     backward_s: float
     hidden_forward_s: float = 0.0
     hidden_backward_s: float = 0.0
+    hidden_again_s: float = 0.0
 
     @property
     def open_forward_s(self) -> float:
@@ -123,16 +127,25 @@ def hidden_exchange(
     ahead_s, back_s, weights_s = (
         each(dtype, device) for each in (grouped.forward_s, grouped.backward_s, grouped.weights_s)
     )
-    forward_s = local.forward_s * ahead_s / (ahead_s + travel.forward_s(device)) / chunks
-    slower = local.backward_s / (back_s + travel.backward_s(device))
-    whole_s, weights_s = slower * back_s / chunks, slower * weights_s
+    passes, share = (travel.forward_s(device), travel.backward_s(device)), 1 - 1 / chunks  # of messages; not the first
+    forward_s, whole_s = (
+        whole * (products_s + share * passes_s) / (products_s + passes_s) / chunks
+        for whole, products_s, passes_s in zip(
+            (local.forward_s, local.backward_s), (ahead_s, back_s), passes, strict=True
+        )
+    )
+    weights_s *= local.backward_s / (back_s + passes[1])
     forward = Computed(forward_s, 0.0, beside.there_s, beside.back_s)
     backward = Computed(whole_s - weights_s, weights_s, beside.backward_there_s, beside.backward_back_s)
     slowdown = device.overlap_slowdown
     ahead = hidden_of(chunks, tokens.forward_s / chunks, results.forward_s / chunks, forward, slowdown)
     behind = hidden_of(chunks, results.backward_s / chunks, tokens.backward_s / chunks, backward, slowdown)
+    again, rows_s = tokens.forward_s / chunks, grouped.again_s(dtype, device) / chunks
+    backward = replace(backward, rows=backward.rows + rows_s)
+    both = hidden_of(chunks, results.backward_s / chunks + again, tokens.backward_s / chunks, backward, slowdown)
+    again_s = max(0.0, sum(both) - sum(behind)) if chunks > 1 else 0.0  # one is sent before anything is computed
     return (
-        replace(tokens, hidden_forward_s=ahead[0], hidden_backward_s=behind[1]),
+        replace(tokens, hidden_forward_s=ahead[0], hidden_backward_s=behind[1], hidden_again_s=again_s),
         replace(results, hidden_forward_s=ahead[1], hidden_backward_s=behind[0]),
     )
 

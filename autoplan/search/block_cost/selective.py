@@ -225,7 +225,9 @@ def products_seconds(step: Step, choice: BlockChoice, prices: Prices) -> float:
     operator = step.operator
     assert operator is not None
     strategy = dict(choice.strategies)[operator.node.name]
-    sent = (prices.step(each, True).forward_s for each in sent_again(operator, strategy, prices.mesh))
+    steps = sent_again(operator, strategy, prices.mesh)
+    inside = (each for each in prices.inside(operator, strategy) if each.step in steps) if steps else ()
+    sent = (each.forward_s - each.hidden_again_s for each in inside)
     return mixture_again_s(operator, strategy, prices.mesh, prices.device) + sum(sent)
 
 
