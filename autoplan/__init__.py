@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from autoplan.comparison import Comparison, compare
     from autoplan.ir.graph import TensorType
     from autoplan.ir.parameter_groups import ParameterGroup
-    from autoplan.options import Inference, LRSchedule, Parallelism, Training
+    from autoplan.lr_schedule import LRSchedule
+    from autoplan.options import Inference, Parallelism, Training
     from autoplan.plan import Plan, load
     from autoplan.rules.check import RuleReport, check_rule
     from autoplan.rules.constraints import forbid, pin, replicated
@@ -39,7 +40,8 @@ HOMES = {
     "autoplan.comparison": ("Comparison", "compare"),
     "autoplan.ir.graph": ("TensorType",),
     "autoplan.ir.parameter_groups": ("ParameterGroup",),
-    "autoplan.options": ("Inference", "LRSchedule", "Parallelism", "Training"),
+    "autoplan.lr_schedule": ("LRSchedule",),
+    "autoplan.options": ("Inference", "Parallelism", "Training"),
     "autoplan.plan": ("Plan", "load"),
     "autoplan.rules.check": ("RuleReport", "check_rule"),
     "autoplan.rules.constraints": ("forbid", "pin", "replicated"),

@@ -29,6 +29,7 @@ ORDER = (
     "ir.checksums",
     "ir.start",
     "option_values",
+    "lr_schedule",
     "options",
     "ops",
     "rules.operator_names",

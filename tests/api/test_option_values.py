@@ -6,7 +6,8 @@ import pytest
 
 from autoplan import option_values as values
 from autoplan.errors import ParallelismError
-from autoplan.options import LRSchedule, Parallelism, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Parallelism, Training
 
 PINNED = {
     "recompute": values.RECOMPUTE, "offload": (*values.OFFLOADS, values.ON_DISK, "none"),

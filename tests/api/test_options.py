@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from autoplan.errors import ParallelismError
-from autoplan.options import Inference, LRSchedule, Parallelism, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Inference, Parallelism, Training
 
 
 def test_only_what_is_given_is_pinned() -> None:

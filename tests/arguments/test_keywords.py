@@ -12,7 +12,8 @@ import pytest
 from autoplan.arguments.keywords import keywords, near_text, nearest, shown
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import AutoplanError, ClusterError, InputsError, ParallelismError
-from autoplan.options import Inference, LRSchedule, Parallelism, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Inference, Parallelism, Training
 
 
 @pytest.mark.parametrize(

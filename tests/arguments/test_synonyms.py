@@ -17,7 +17,8 @@ from autoplan.arguments.synonyms import (
     TRAINING_NAMES,
 )
 from autoplan.cluster import ClusterSpec
-from autoplan.options import LRSchedule, Parallelism, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Parallelism, Training
 
 TABLES = [
     (Training, TRAINING_NAMES), (Parallelism, PARALLELISM_NAMES), (LRSchedule, SCHEDULE_NAMES),

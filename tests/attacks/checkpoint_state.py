@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import AutoplanError
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Place, Silent, clear, equal
 from tests.attacks.checkpoints import RANKS, TRAINING, caught, load, load_refused, new_program, of, saved, train

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import autoplan
 from autoplan.errors import AutoplanError
 from autoplan.ir.parameter_groups import ParameterGroup
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.program import Program

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool

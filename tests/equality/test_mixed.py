@@ -12,7 +12,8 @@ from torch import Tensor
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.ir.record import PlanRecord
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.verify import verify
 from autoplan.verify.batch import example_batch
 from autoplan.verify.compare import Run

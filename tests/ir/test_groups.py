@@ -15,7 +15,8 @@ from autoplan.cli.typed_words import training as training_of
 from autoplan.errors import ParallelismError
 from autoplan.export.folder import plan_text
 from autoplan.ir.parameter_groups import ParameterGroup
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.program import Program

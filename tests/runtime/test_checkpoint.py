@@ -15,7 +15,8 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from autoplan.errors import WeightsError
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.checkpoint.groups import own_groups
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from autoplan.errors import DivergedError, InputsError
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.continuous import kept
 from autoplan.runtime.optim.updates import guarded
 from autoplan.runtime.parallel.sharded_parameter import local

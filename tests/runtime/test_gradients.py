@@ -14,7 +14,8 @@ from torch import Tensor
 from autoplan.errors import DivergedError, InputsError
 from autoplan.ir.codec import decode, encode
 from autoplan.ir.typed_program import Lowered
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.ops.global_random import step_keys
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.program import Program

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from autoplan.errors import DivergedError
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny

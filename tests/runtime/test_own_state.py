@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from autoplan.errors import ParallelismError, WeightsError
 from autoplan.lower.resized import microbatch_count
-from autoplan.options import LRSchedule, Parallelism, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Parallelism, Training
 from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool

@@ -13,8 +13,9 @@ from torch.optim import SGD, lr_scheduler
 from autoplan.cli.typed_words import training
 from autoplan.errors import LaunchError, ParallelismError
 from autoplan.ir.codec import decode, encode
+from autoplan.lr_schedule import LRSchedule
 from autoplan.option_values import SET_RATES, SHAPES
-from autoplan.options import LRSchedule, Training
+from autoplan.options import Training
 from autoplan.runtime.elastic.scaled_batch import check_rate
 from autoplan.runtime.optim.lr_scheduler import NOT_DATA, LearningRates, check_schedule, scheduler_class
 from autoplan.runtime.optim.optimizer import build_optimizer

@@ -18,7 +18,8 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
-from autoplan.options import Inference, LRSchedule, Parallelism, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import forbid, pin, replicated
 from autoplan.search.entry import search
 from autoplan.search.space.row_systems import ROW_SYSTEMS

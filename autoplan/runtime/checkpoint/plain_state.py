@@ -12,7 +12,8 @@ from typing import Any
 import torch.distributed as dist
 
 from autoplan.errors import AutoplanError, WeightsError
-from autoplan.options import LRSchedule, Training
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
 from autoplan.runtime.checkpoint import plain_values
 from autoplan.runtime.checkpoint.groups import Options, changes, restored
 from autoplan.runtime.checkpoint.keys import Snapshot

@@ -13,8 +13,9 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from autoplan.arguments.values import options_text
 from autoplan.errors import ParallelismError
+from autoplan.lr_schedule import LRSchedule
 from autoplan.option_values import SET_RATES, SHAPES
-from autoplan.options import LRSchedule, Training
+from autoplan.options import Training
 from autoplan.runtime.optim.optimizer_options import refused, unknown
 from autoplan.runtime.optim.parameter_group import DEFAULT
 
