@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import autoplan
 from autoplan.options import Parallelism, Training
@@ -101,3 +103,25 @@ def test_what_is_gathered_again_is_issued_as_priced(tmp_path: Path, ranks: int) 
     assert not found.failed, str(found)
     assert "regathered_linear(" in (tmp_path / "out" / "program.py").read_text()
     assert not [difference for one in found.balances for difference in one.differences]
+
+
+class Narrow(nn.Module):
+    """Attention whose values have shorter heads than its queries, as DeepSeek's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.keys, self.values = nn.Linear(64, 96), nn.Linear(64, 96), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = [each(x).unflatten(-1, (2, -1)).transpose(1, 2) for each in (self.queries, self.keys, self.values)]
+        return nn.functional.scaled_dot_product_attention(*heads, is_causal=True).square().mean()
+
+
+def test_heads_of_two_sizes_are_rehearsed_in_half_precision() -> None:
+    """The flash kernel has none, and was taken for what the memory-efficient one computes."""
+    plan = parallelize_unproved(
+        Narrow(), "1x2 h100-sxm", (torch.zeros(4, 32, 64),), parallelism="dp",
+        training=Training(precision="bf16-mixed", compile=False),
+    )  # fmt: skip
+    found = plan.rehearse()
+    assert not found.failed, str(found)

@@ -76,7 +76,7 @@ def on_cuda(
 ) -> Tensor | None:  # fmt: skip
     if query.ndim != 4 or query.shape[-1] > LONGEST_HEAD:
         return None
-    if mask is None and query.dtype in HALF:
+    if mask is None and query.dtype in HALF and query.shape[-1] == value.shape[-1]:  # sdp_utils: heads of one size
         flash = aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout, causal, return_debug_mask=False, scale=scale)[0]
     if grouped:
