@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoplan.cost.interleaved import is_interleaved
@@ -289,12 +289,12 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
     return best
 
 
-def least_plan(work: SearchState, pinned: Parallelism) -> Evaluated | None:
+def least_plan(work: SearchState, pinned: Parallelism, further: Iterable[Candidate] = ()) -> Evaluated | None:
     """The plan that needs least of its fullest device: candidates by a bound, until none can need less. None where none
-    runs whatever the memory."""
+    runs whatever the memory. ``further``: candidates with axes that few models gain from."""
     best: Evaluated | None = None
     tried = 0
-    for least, candidate in sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned)):
+    for least, candidate in sorted((work.least_bytes(s), s) for s in (*candidates(work.limits, pinned), *further)):
         if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
             break
         found = work.leanest_of(candidate) if work.infeasibility(candidate) is None else None

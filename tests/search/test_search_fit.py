@@ -20,12 +20,13 @@ from autoplan.models.inputs import hf_inputs
 from autoplan.options import Parallelism, Training
 from autoplan.search.budget import budget_of
 from autoplan.search.entry import search
-from autoplan.search.explain.does_not_fit import leanest
+from autoplan.search.explain.does_not_fit import leanest, least_on_any_axes
 from autoplan.search.explain.remedies import Remedy, bisected, remedies
 from autoplan.search.state import begin
 from autoplan.trace.pipeline import trace
 from autoplan.trace.rescale import rescale
 from cost_models.hardware import PROFILES
+from tests.support import zoo
 from tests.support.hand_made import llama, mlp, sharing
 from tests.support.planning import alone
 from tests.support.sampling import sampled, slow
@@ -195,3 +196,13 @@ def test_what_a_remedy_promises_is_what_planning_it_gives(number: int, effort: s
             chosen, _, _ = search(own, there, Training(), pinned_by(one, pinned), effort=effort)
         assert chosen.predicted.step_time_s == pytest.approx(one.found.step_s, rel=1e-6), one.text
         assert max(memory.total for memory in chosen.predicted.peak_bytes) <= there.usable_bytes, one.text
+
+
+def test_the_least_of_a_mixture_has_its_experts_apart() -> None:
+    """It was told without an axis of their own, though plans that have one need less."""
+    model, batch, _ = zoo.small("mixtral", layers=2)
+    traced, cluster, training = trace(model, batch, training=True), ClusterSpec.parse("1x8 h100-sxm"), Training()
+    pinned = Parallelism(ep=4, tp=1)
+    least = least_on_any_axes(begin(traced, cluster, training, Parallelism()), Parallelism())
+    assert max(memory.total for memory in least.memory) <= needed(pinned, cluster, traced)
+    assert least.candidate.sizes["ep"] > 1

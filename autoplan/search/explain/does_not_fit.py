@@ -12,6 +12,8 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.driver import least_plan
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.remedies import Remedy, remedies
+from autoplan.search.further.axes import in_context, over_experts
+from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import headroom_bytes
 from autoplan.search.state import SearchState
 
@@ -22,7 +24,7 @@ GB = 1e9
 def does_not_fit(work: SearchState, pinned: Parallelism) -> DoesNotFitError | ParallelismError:
     """The error for a model, cluster and pinned fields of which no plan fits; or of which none is more than the same on
     fewer devices."""
-    nearest = leanest(work, pinned)
+    nearest = least_on_any_axes(work, pinned)
     found = remedies(work, pinned)
     if nearest.over_bytes(work.cluster.usable_bytes) == 0 and not nearest.exceeds_host:
         return only_idle(nearest, pinned, found)
@@ -41,12 +43,18 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
     return ParallelismError(told, cause, f"pin tp={s.tp} to have it split the weights{others}")
 
 
-def leanest(work: SearchState, pinned: Parallelism) -> Evaluated:
-    """The plan that needs least of its fullest device; ParallelismError where none runs whatever the memory."""
-    best = least_plan(work, pinned)
+def leanest(work: SearchState, pinned: Parallelism, further: Sequence[Candidate] = ()) -> Evaluated:
+    """The plan that needs least of its fullest device, of all candidates with at most a tensor axis and of ``further``
+    ones; ParallelismError where none runs whatever the memory."""
+    best = least_plan(work, pinned, further)
     if best is None:
         raise never_runs(pinned)
     return best
+
+
+def least_on_any_axes(work: SearchState, pinned: Parallelism) -> Evaluated:
+    """The same with the contexts' and experts' axes that the search tries where nothing fits."""
+    return leanest(work, pinned, (*in_context(work, pinned), *over_experts(work, pinned, None)))
 
 
 def never_runs(pinned: Parallelism) -> ParallelismError:
