@@ -34,6 +34,7 @@ NEAR = 1.12        # times the limit that even stages may take: better divisions
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
+MANY_INTEGERS = 150  # beyond which kinds of layers that take turns are counted: fractions of few layers start better
 WHOLE_CUTS = 10    # such programs solved
 POLISHED = 12      # schedules run on what moves of recomputation lead to
 STEPS = 80         # from one division to the next
@@ -197,7 +198,7 @@ class DivisionSearch:
         """The integer program with the paths that are known, and that of even stages."""
         p, first = self.costs, self.path(even)
         runs = SegmentRuns.of(p, turns=False)
-        if runs.whole_numbers(p.stages) > self.few_integers:  # only its fractions are asked for
+        if runs.whole_numbers(p.stages) > max(MANY_INTEGERS, self.few_integers):  # only its fractions are asked for
             runs = SegmentRuns.of(p, turns=True)
         milp = PartitionMilp(p, first.step_s, runs)
         self.paths = [*p.interleaved.paths, first.counts]
