@@ -63,7 +63,7 @@ def test_the_least_that_is_told_is_where_plans_begin_to_fit(pinned: Parallelism)
         chosen, _, _ = search(MODEL, under(least), Training(), pinned)
     assert max(m.total for m in chosen.predicted.peak_bytes) <= least
     said = error(pinned, under(least * 0.99))
-    assert f"needs {least / 1e9:.1f} GB on a device at the least" in said.cause and "of which" in said.cause
+    assert f"needs {least / 1e6:.1f} MB on a device at the least" in said.cause and "of which" in said.cause
 
 
 @pytest.mark.slow

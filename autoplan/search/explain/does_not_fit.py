@@ -18,7 +18,7 @@ from autoplan.search.space.heterogeneous import headroom_bytes
 from autoplan.search.state import SearchState
 
 NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
-GB = 1e9
+GB, MB = 1e9, 1e6
 
 
 def does_not_fit(work: SearchState, pinned: Parallelism) -> DoesNotFitError | ParallelismError:
@@ -73,15 +73,21 @@ def needs(work: SearchState, nearest: Evaluated) -> str:
     if memory.total <= memory_limit and s.offload != "none":
         place = "its host's disk" if s.offload == ON_DISK else "the host's memory"
         return (
-            f"{model_text(work)} with offload={s.offload!r} needs {max(m.host for m in nearest.memory) / GB:.1f} GB of "
-            f"{place} for a device, and {cluster} has {nearest.stage_model.data.host.memory_bytes / GB:.1f} GB for each"
+            f"{model_text(work)} with offload={s.offload!r} needs {sized(max(m.host for m in nearest.memory))} of "
+            f"{place} for a device, and {cluster} has {sized(nearest.stage_model.data.host.memory_bytes)} for each"
         )
     return (
-        f"{model_text(work)} needs {memory.total / GB:.1f} GB on a device at the least "
-        f"({s.sizes_text}, ZeRO-{s.zero}, stage {stage}), of which {size / GB:.1f} GB are {kind}, and "
-        f"each of {cluster} offers {memory_limit / GB:.1f} GB; its states take {states / GB:.0f} GB of the cluster's "
-        f"{sum(usable * count for usable, count in offered(work)) / GB:.0f} GB"
+        f"{model_text(work)} needs {sized(memory.total)} on a device at the least "
+        f"({s.sizes_text}, ZeRO-{s.zero}, stage {stage}), of which {sized(size)} are {kind}, and "
+        f"each of {cluster} offers {sized(memory_limit)}; its states take {sized(states, 0)} of the cluster's "
+        f"{sized(sum(usable * count for usable, count in offered(work)), 0)}"
     )
+
+
+def sized(bytes: float, digits: int = 1) -> str:
+    """``74.7 GB``; what is less than a tenth of one in MB."""
+    size, unit = (bytes / GB, "GB") if bytes >= GB / 10 else (bytes / MB, "MB")
+    return f"{size:.{digits}f} {unit}"
 
 
 def kinds(memory: StageMemory) -> Iterator[tuple[str, int]]:
