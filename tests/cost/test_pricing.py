@@ -335,10 +335,10 @@ def test_optimizers_hold_what_they_hold() -> None:
 
 
 def test_every_optimizer_that_a_program_runs_has_its_state_priced() -> None:
-    stateless = {"sgd"}
+    stateless, by_shape = {"sgd"}, {"adafactor", "rowwise-adagrad"}  # by_shape: without a model none is known
     for name in known_classes():
         assert name in OPTIMIZERS, name
-        assert (optimizer_states(Training(optimizer=name)) > 0) is (name not in stateless | {"adafactor"}), name
+        assert (optimizer_states(Training(optimizer=name)) > 0) is (name not in stateless | by_shape), name
 
 
 def test_one_stage_holds_one_microbatch() -> None:

@@ -29,8 +29,8 @@ from tests.support.rule_proof import (
 from tests.support.rule_samples import s, x
 from tests.support.simulate import Case
 
-EMITTED_ALONE = {"attention_with_dropout", "attention_by_rank", "dropout_by_rank"}
-"""In no strategy, but in emitted programs: test_dropout, test_rank_random_runs."""
+EMITTED_ALONE = {"attention_with_dropout", "attention_by_rank", "dropout_by_rank", "send_tokens"}
+"""In no strategy, but in emitted programs: test_dropout, test_rank_random_runs, test_expert_overlap."""
 
 
 def test_every_rule_has_a_sample() -> None:
