@@ -46,7 +46,7 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     aimed, usable = work.cluster.aimed_bytes, work.cluster.usable_bytes
     memory_limit, tries = aimed, work.budget.last_resorts if usable > aimed else None
     best = on_any_axes(work, given, parallelism, aimed, tries=tries)
-    least = least_plan(work, parallelism) if best is None else None
+    least = least_plan(work, given) if best is None else None
     if least is not None and least.over_bytes(aimed) > 0:
         memory_limit = min(usable, math.ceil(least.over_bytes(0.0)))
         best = last_resort(work, given, memory_limit)
@@ -289,12 +289,12 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
     return best
 
 
-def least_plan(work: SearchState, pinned: Parallelism, further: Iterable[Candidate] = ()) -> Evaluated | None:
+def least_plan(work: SearchState, possible: Iterable[Candidate]) -> Evaluated | None:
     """The plan that needs least of its fullest device: candidates by a bound, until none can need less. None where none
-    runs whatever the memory. ``further``: candidates with axes that few models gain from."""
+    runs whatever the memory."""
     best: Evaluated | None = None
     tried = 0
-    for least, candidate in sorted((work.least_bytes(s), s) for s in (*candidates(work.limits, pinned), *further)):
+    for least, candidate in sorted((work.least_bytes(s), s) for s in possible):
         if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
             break
         found = work.leanest_of(candidate) if work.infeasibility(candidate) is None else None

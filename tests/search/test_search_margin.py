@@ -13,7 +13,7 @@ from autoplan.ir.choice import Chosen
 from autoplan.options import Parallelism, Training
 from autoplan.search.driver import least_plan
 from autoplan.search.entry import budget_of, search
-from autoplan.search.state import begin
+from autoplan.search.state import begin, candidates
 from tests.support.hand_made import llama
 
 MODEL = llama(batch=8, seq=256, hidden=64, ffn=192, vocab=256, layers=6)
@@ -52,7 +52,7 @@ def test_more_memory_is_never_slower_where_the_margin_begins_to_be_left() -> Non
     """What fills a device that nothing leaves the margin on is no quicker than what leaves it on a larger one."""
     free = replace(KEEPS, recompute=None)
     work = begin(MODEL, ROOMY, Training(), free, (), budget_of("fast"))
-    leanest = least_plan(work, free)
+    leanest = least_plan(work, candidates(work.limits, free))
     assert leanest is not None
     steps_s = []
     for share in (1.0, 1.9, 2.1, 3.0):  # of what it needs; with a margin of a half, left from 2 on

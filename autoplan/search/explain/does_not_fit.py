@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import StageMemory
@@ -13,9 +13,8 @@ from autoplan.search.driver import least_plan
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.remedies import Remedy, remedies
 from autoplan.search.further.axes import in_context, over_experts
-from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import headroom_bytes
-from autoplan.search.state import SearchState
+from autoplan.search.state import SearchState, candidates
 
 NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
 GB, MB = 1e9, 1e6
@@ -43,18 +42,22 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
     return ParallelismError(told, cause, f"pin tp={s.tp} to have it split the weights{others}")
 
 
-def leanest(work: SearchState, pinned: Parallelism, further: Sequence[Candidate] = ()) -> Evaluated:
-    """The plan that needs least of its fullest device, of all candidates with at most a tensor axis and of ``further``
-    ones; ParallelismError where none runs whatever the memory."""
-    best = least_plan(work, pinned, further)
+def leanest(work: SearchState, pinned: Parallelism) -> Evaluated:
+    """The plan that needs least of its fullest device, with no axis beside the tensor's that isn't pinned;
+    ParallelismError where none runs whatever the memory."""
+    best = least_plan(work, candidates(work.limits, pinned))
     if best is None:
         raise never_runs(pinned)
     return best
 
 
 def least_on_any_axes(work: SearchState, pinned: Parallelism) -> Evaluated:
-    """The same with the contexts' and experts' axes that the search tries where nothing fits."""
-    return leanest(work, pinned, (*in_context(work, pinned), *over_experts(work, pinned, None)))
+    """The same with the contexts' and experts' axes that the search tries where nothing fits, each size by itself."""
+    sizes = sorted({candidate.sizes["ep"] for candidate in over_experts(work, pinned, None)})
+    asked = (replace(pinned, ep=ep, tp=pinned.tp or 1) for ep in sizes)
+    further = (in_context(work, pinned), *(candidates(work.limits, own) for own in asked))
+    known = [found for possible in further if (found := least_plan(work, possible)) is not None]
+    return min([leanest(work, pinned), *known], key=lambda found: found.over_bytes(0.0))
 
 
 def never_runs(pinned: Parallelism) -> ParallelismError:
@@ -77,7 +80,7 @@ def needs(work: SearchState, nearest: Evaluated) -> str:
             f"{place} for a device, and {cluster} has {sized(nearest.stage_model.data.host.memory_bytes)} for each"
         )
     return (
-        f"{model_text(work)} needs {sized(memory.total)} on a device at the least "
+        f"{model_text(work)} needs {sized(memory.total)} on a device in the leanest plan found "
         f"({s.sizes_text}, ZeRO-{s.zero}, stage {stage}), of which {sized(size)} are {kind}, and "
         f"each of {cluster} offers {sized(memory_limit)}; its states take {sized(states, 0)} of the cluster's "
         f"{sized(sum(usable * count for usable, count in offered(work)), 0)}"
