@@ -26,9 +26,10 @@ WIDE = {"hidden_size": 2048, "moe_intermediate_size": 1024, "num_attention_heads
 
 
 def wide_qwen3() -> nn.Module:
-    sizes = {"num_hidden_layers": 2, "num_key_value_heads": 4, "vocab_size": 1024, "intermediate_size": 2048}
-    experts = {"num_experts": 16, "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": []}
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**WIDE, **sizes, **experts))
+    sizes = {"num_hidden_layers": 1, "num_key_value_heads": 4, "vocab_size": 1024, "intermediate_size": 2048}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    with torch.device("meta"):
+        return Qwen3MoeForCausalLM(Qwen3MoeConfig(**WIDE, **sizes, **experts))
 
 
 def planned(
