@@ -10,8 +10,12 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,9 +36,38 @@ def main() -> None:
 
 
 def side_by_side(asked: Sequence[tuple[Path, int, int | None, bool]]) -> list[RankTrace | str]:
-    workers = min(len(asked), len(os.sched_getaffinity(0)))
-    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=1) as pool:
-        return pool.map(alone, asked, chunksize=1)
+    return in_forks(alone, asked)
+
+
+def in_forks(function: Callable[[Any], Any], asked: Sequence[Any]) -> list[Any]:
+    """What a function gives for each of what is asked, in a fork each, as many at once as there are processors. Of one
+    that ended without an answer the text says how: a pool would wait for it for ever."""
+    context, workers = multiprocessing.get_context("fork"), len(os.sched_getaffinity(0))
+    waiting = deque(enumerate(asked))
+    found: list[Any] = [None] * len(asked)
+    running: dict[object, tuple[int, Connection, BaseProcess]] = {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            number, one = waiting.popleft()
+            reads, writes = context.Pipe(duplex=False)
+            process: BaseProcess = context.Process(target=answer, args=(function, one, writes))
+            process.start()
+            writes.close()  # the fork's alone is left, so that its end is seen
+            running[reads] = (number, reads, process)
+        for ended in wait([reads for _, reads, _ in running.values()]):
+            number, reads, process = running.pop(ended)
+            try:
+                found[number] = reads.recv()
+            except EOFError:
+                process.join()
+                found[number] = f"its process ended with exit status {process.exitcode}, and said nothing"
+            process.join()
+            reads.close()
+    return found
+
+
+def answer(function: Callable[[Any], Any], asked: Any, writes: Connection) -> None:
+    writes.send(function(asked))
 
 
 def alone(asked: tuple[Path, int, int | None, bool]) -> RankTrace | str:

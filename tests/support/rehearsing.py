@@ -6,7 +6,6 @@ autograd hasn't run: ``python -m tests.support.rehearsing``, asked and answering
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import subprocess
@@ -49,9 +48,7 @@ def main() -> None:
             function, asked = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        workers = min(len(asked), len(os.sched_getaffinity(0)))
-        with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=1) as pool:
-            told.write(pickle.dumps(pool.map(function, asked, chunksize=1)))
+        told.write(pickle.dumps(rank_workers.in_forks(function, asked)))
         told.flush()
 
 
