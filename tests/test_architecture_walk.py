@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoplan import AutoplanError, Plan, cli, parallelize
-from autoplan.cli.typed_words import parallelism
-from autoplan.emit.program_text import emit_program
+from autoplan import AutoplanError, Plan, cli, load
 from autoplan.ir.typed_program import Compute, Move
-from autoplan.models.named import resolve_model
 from autoplan.rules.registry import rule_of
 from autoplan.rules.strategies import axis_strategies
 
@@ -21,12 +18,19 @@ NAME = "model.layers.0.mlp.down_proj"
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What its command exports."""
     line = next(line for line in DOCUMENT.splitlines() if line.startswith("autoplan plan "))
-    options = cli.parser().parse_args(shlex.split(line)[1:])
-    request = resolve_model(options.model, options.config, options.batch, options.seq)
-    pinned = parallelism(options.parallelism)
-    return parallelize(request.model, options.cluster_spec, request.example_inputs, parallelism=pinned)
+    command = shlex.split(line)[1:]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path_factory.mktemp("walk"))
+        assert cli.main(command) == 0
+        return Path(cli.parser().parse_args(command).export).absolute()
+
+
+@pytest.fixture(scope="module")
+def plan(folder: Path) -> Plan:
+    return load(folder)
 
 
 def test_the_node_and_its_ways(plan: Plan) -> None:
@@ -59,8 +63,9 @@ def test_the_lowered_lines(plan: Plan) -> None:
     assert stored.reduce_axes == ("dp",)
 
 
-def test_the_lines_of_the_program(plan: Plan) -> None:
-    program = emit_program(plan.lowered, str(plan))
+def test_the_lines_of_the_program(folder: Path) -> None:
+    assert (folder / "train.py").is_file()
+    program = (folder / "program.py").read_text()
     quoted = [
         " ".join(line.split())
         for line in DOCUMENT.splitlines()

@@ -16,7 +16,8 @@ UNDER: dict[str, str | Parallelism] = {"auto": "auto", "dp": "ddp", "tp": Parall
 SLOW = (
     "gru", "lstm", "siglip", "barlow", "graph_with_loops", "graph_with_attention", "listed_tensors", "masked_mse",
     "old_weight_norm", "torch_encoder", "pictured", "assigned_rows", "mixup", "simclr", "lora", "averaged_layers",
-    "moving_old_spectral_norm", "speech_by_mask", "masked_mean",
+    "moving_old_spectral_norm", "speech_by_mask", "masked_mean", "masked", "frozen_spectral_norm", "new_weight_norm",
+    "graph_laplacian", "normaliser", "centred",
 )
 """Loops that are written out, and those of which another here has nearly the same operators."""
 

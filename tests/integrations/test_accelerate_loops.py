@@ -30,8 +30,10 @@ TRAINING = autoplan.Training(precision="fp64", learning_rate=1e-2, weight_decay=
 WAYS = {"dp": {"dp": 2, "micro_batch": 2}, "tp": {"tp": 2}, "pp": {"pp": 2}}
 
 
-def exported(folder: Path, pinned: Mapping[str, int], cluster: str = "1x2 cpu") -> Path:
+def exported(folder: Path, pinned: Mapping[str, int], cluster: str = "1x2 cpu", *, masked: bool = True) -> Path:
     batch = {name: value.expand(loop.ROWS, *value.shape) for name, value in loop.Pairs(1, 0)[0].items()}
+    if not masked:
+        del batch["attention_mask"]
     model, how = loop.small_bert(), autoplan.Parallelism(**pinned)  # type: ignore[arg-type]
     plan = parallelize_alone(model, cluster, batch, training=TRAINING, parallelism=how, effort="fast")
     return plan.export(folder)
@@ -66,7 +68,8 @@ def test_the_example_is_one_device_s(way: str, again: bool, one: Path, tmp_path:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return exported(tmp_path_factory.mktemp("alone") / "plan", {}, "1x1 cpu")
+    """On one device, of a batch without a mask."""
+    return exported(tmp_path_factory.mktemp("alone") / "plan", {}, "1x1 cpu", masked=False)
 
 
 @in_fork
@@ -100,6 +103,7 @@ def test_what_a_loop_may_not_do_is_told(alone: Path) -> None:
     with pytest.raises(InputsError, match="give batch_size=8"):
         accelerator.prepare(DataLoader(loop.Pairs(32, 1), batch_size=9))
     batch = next(iter(accelerator.prepare(DataLoader(loop.Pairs(8, 1), batch_size=8))))
+    del batch["attention_mask"]
     outputs = planned(**batch)
     with pytest.raises(AttributeError, match="loss alone"):
         _ = outputs.logits
@@ -116,16 +120,13 @@ def test_what_a_loop_may_not_do_is_told(alone: Path) -> None:
 
 
 @in_fork
-def test_a_mask_that_masks_nothing_may_be_given(tmp_path: Path) -> None:
-    ids = torch.zeros(4, loop.TOKENS, dtype=torch.int64)
-    plan = parallelize_alone(
-        loop.small_bert(), "1x1 cpu", {"input_ids": ids, "labels": ids[:, 0]}, training=TRAINING, effort="fast"
-    )
-    accelerator = Accelerator(plan=plan.export(tmp_path / "plan"))
+def test_a_mask_that_masks_nothing_may_be_given(alone: Path) -> None:
+    ids = torch.zeros(loop.ROWS, loop.TOKENS, dtype=torch.int64)
+    accelerator = Accelerator(plan=alone)
     model = accelerator.prepare(loop.small_bert()).eval()
     given = {"input_ids": ids, "labels": ids[:, 0]}
     with_mask = model(**given, attention_mask=torch.ones_like(ids))
     assert with_mask.loss == model(**given)["loss"] == model(ids, ids[:, 0])
     with pytest.raises(InputsError, match="attention_mask among the example_inputs"):
-        model(**given, attention_mask=torch.eye(4, loop.TOKENS))
+        model(**given, attention_mask=torch.eye(loop.ROWS, loop.TOKENS))
     accelerator.end_training()

@@ -21,6 +21,7 @@ from tests.oracles.redistribution import Execution, execute, execute_backward
 from tests.oracles.redistribution.group import OPERATORS
 from tests.support.layouts import SQUARE, cut, ordered_layouts
 from tests.support.redistribution import Judge
+from tests.support.sampling import slow
 
 GROUPS = [("x",), ("y",), ("x", "y"), ("y", "x")]
 BY_SPEC = ("permute", "exchange", "exchange_invariant", "exchange_sum")
@@ -116,9 +117,15 @@ def bellman_ford(
     return least
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-@pytest.mark.parametrize(("states", "carries"), [((R, I, P), True), ((R, P), False)], ids=["carried", "neutral"])
-def test_the_planner_finds_what_brute_force_finds(rank, states: tuple[State, ...], carries):
+KINDS = [((R, I, P), True), ((R, P), False)]
+
+
+@pytest.mark.parametrize(
+    ("states", "carries", "rank"),
+    [(*KINDS[0], 1), slow((*KINDS[0], 2)), slow((*KINDS[1], 1)), (*KINDS[1], 2)],
+    ids=["carried-1", "carried-2", "neutral-1", "neutral-2"],
+)
+def test_the_planner_finds_what_brute_force_finds(states: tuple[State, ...], carries: bool, rank: int) -> None:
     court = Judge((4,) * rank, SQUARE, carries)
     layouts = ordered_layouts(rank, SQUARE, states)
     prices = steps(court, layouts)
