@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.deferred import deferred
-from autoplan.solver.engines import engine
+from autoplan.solver.engines import Engine, engine
 from autoplan.solver.integer_program import Answer, Infeasible, Program
 
 csr_matrix = deferred("scipy.sparse.csr_matrix")
@@ -19,6 +19,7 @@ class ArrayProgram:
         self.bounds: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # of each block: low, high, whole
         self.limits: list[tuple[np.ndarray, np.ndarray]] = []  # least, most
         self.entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # row, variable, factor
+        self.engine: Engine | None = None  # with what stood when this was last solved in fractions
 
     def variables(self, low: np.ndarray | float, high: np.ndarray | float, *, whole: bool = False) -> np.ndarray:
         """The numbers of new variables, in the shape of their bounds."""
@@ -85,12 +86,17 @@ class ArrayProgram:
     def solve(self, *, relaxed: bool = False, gap: float = 0.0) -> Answer:
         """The least v[0], to a relative gap; its bound is infinite where there is none.
 
-        relaxed  in fractions
+        relaxed  in fractions: from then on rows that stand get no more entries, and the next time begins where this
+                 ended
         """
         cost = np.zeros(self.count)
         cost[0] = 1.0
+        program = self.program()
         try:
-            return engine(self.program()).run(cost, relaxed=relaxed, gap=gap)
+            if not relaxed:
+                return engine(program).run(cost, relaxed=False, gap=gap)
+            self.engine = engine(program) if self.engine is None else self.engine.grown(program)
+            return self.engine.run(cost, relaxed=True, gap=gap)
         except Infeasible:
             return Answer(None, np.inf)
 

@@ -1,5 +1,7 @@
 """A program as a PuLP problem, for CBC."""
 
+from __future__ import annotations
+
 import itertools
 
 import numpy as np
@@ -58,6 +60,10 @@ class Cbc:
         optimal = status == pulp.LpStatusOptimal and solved == pulp.LpSolutionOptimal
         values = np.array([variable.varValue or 0.0 for variable in self.problem.made])
         return Answer(values, reached * (1 - gap * whole) if optimal else 0.0)  # CBC doesn't tell its bound
+
+    def grown(self, program: Program) -> Cbc:
+        """As ``Engine.grown``."""
+        return Cbc(program, self.time_limit_s)
 
     def limit(self, most: float) -> None:
         """As ``Engine.limit``."""

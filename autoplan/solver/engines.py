@@ -1,6 +1,7 @@
 """Who solves a program in arrays: HiGHS, handed the arrays, or CBC by a PuLP problem. The other isn't imported.
 
-A program stays with its engine, and only what it costs changes from run to run: HiGHS then begins where it ended.
+A program stays with its engine, and what it costs changes from run to run, or rows are added: HiGHS then begins where
+it ended.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Engine(Protocol):
         relaxed  whole numbers may be any
         gap      relative, at which a search for whole numbers ends
         """
+        ...
+
+    def grown(self, program: Program) -> Engine:
+        """An engine for its program with more variables and rows behind those that it has, whose entries stay."""
         ...
 
     def limit(self, most: float) -> None:

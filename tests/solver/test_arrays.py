@@ -45,3 +45,22 @@ def test_what_has_no_solution_has_an_infinite_bound() -> None:
     made.add(-100.0, (np.arange(1, 4), np.ones(3)))
     found = made.solve()
     assert np.isinf(found.bound) and found.values is None
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("seed", range(5))
+def test_a_program_that_has_grown_is_solved_as_one_that_was_made_so(seed: int) -> None:
+    grown, _ = random_program(seed)
+    made, _ = random_program(seed)
+    grown.solve(relaxed=True)
+    for step in range(3):
+        for each in (grown, made):
+            rng = random.Random(100 * seed + step)
+            more = each.variables(0.5, 2.0)[None]
+            row = np.array([rng.uniform(0, 3) for _ in range(3)])
+            each.add(rng.uniform(-3, 0), (np.array([0]), 1.0), (np.arange(1, 4), -row), (more, 1.0))
+            each.add(-1.0 - step, (np.arange(1, 4), np.ones(3)), (more, -1.0))
+        alone = made.solve(relaxed=True).bound
+        made.engine = None  # the next is begun anew
+        assert grown.solve(relaxed=True).bound == pytest.approx(alone, abs=1e-7)
+    assert grown.solve().bound == pytest.approx(made.solve().bound, abs=1e-6)
