@@ -1,9 +1,9 @@
 """Ranks that run the same calls: of each class one is rehearsed.
 
-Ranks differ by their stages; along the data axis by the rows of parameters that ZeRO leaves them, and by how far away
-which parameter server is: each of these ranks is a class; and along an axis
-over which an operator or a redistribution does something else on each member. All else depends on shapes alone, and
-parts of one layout have equal shapes (``runtime.parallel.own_box.part_of``).
+Ranks differ by their stages; along the axes over which ZeRO shards by how many rows of parameters that leaves them;
+along the data axis by how far away which parameter server is: each of these ranks is a class; and along an axis over
+which an operator or a redistribution does something else on each member. All else depends on shapes alone, and parts of
+one layout have equal shapes (``runtime.parallel.own_box.part_of``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autoplan.ir.mesh import Axis, Mesh, whole_axis
+from autoplan.ir.mesh import Mesh, whole_axis
 from autoplan.ir.typed_program import Compute, Move, Statement
 from autoplan.rehearsal.records import RankClass
 from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
@@ -31,53 +32,63 @@ ALIKE = (
 """Operators with collectives inside that launch the same on every member, by the names of their bodies."""
 
 Place = Callable[[int], object]
-"""A coordinate along an axis -> what sets ranks there apart."""
+"""A place along some axes, counted from their outermost -> what sets ranks there apart."""
+Axes = tuple[str, ...]
+Ranks = NDArray[np.int64]
 
 
 def rank_classes(spec: ProgramSpec) -> tuple[RankClass, ...]:
     """The classes, by their first ranks; every rank of the world is in one."""
     mesh = spec.lowered.mesh
-    places = {axis: place for axis, place in _places(spec).items() if mesh.size(axis) > 1}
     ranks = np.arange(mesh.devices)
     keys, said = np.zeros(mesh.devices, dtype=np.int64), []
-    for name, place in places.items():
-        axis = mesh.axis(name)
+    for axes, place in _places(spec).items():
         numbers: dict[object, int] = {}
-        label = np.array([numbers.setdefault(place(at), len(numbers)) for at in range(axis.size)])
+        label = np.array([numbers.setdefault(place(at), len(numbers)) for at in range(spec.shard_ways(axes))])
         if len(numbers) > 1:
-            keys = keys * len(numbers) + label[ranks // axis.stride % axis.size]
-            said.append((axis, label))
+            at = _along_all(mesh, axes, ranks)
+            keys = np.unique(keys * len(numbers) + label[at], return_inverse=True)[1]
+            said.append((axes, at, label))
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     found = [RankClass(tuple(map(int, ranks[which == n])), _reason(int(first[n]), said)) for n in range(len(first))]
     return tuple(sorted(found, key=lambda each: each.first))
 
 
-def _reason(rank: int, said: Iterable[tuple[Axis, np.ndarray]]) -> str:
+def _along_all(mesh: Mesh, axes: Axes, ranks: Ranks) -> Ranks:
+    """Where ranks lie along some axes, or parts of them, taken together."""
+    place = np.zeros_like(ranks)
+    for name in axes:
+        place = place * mesh.size(name) + ranks // mesh.axis(name).stride % mesh.size(name)
+    return place
+
+
+def _reason(rank: int, said: Iterable[tuple[Axes, Ranks, Ranks]]) -> str:
     texts = []
-    for axis, label in said:
-        members = np.flatnonzero(label == label[rank // axis.stride % axis.size])
+    for axes, at, label in said:
+        members = np.flatnonzero(label == label[at[rank]])
         span = f"{members[0]}" if len(members) == 1 else f"{members[0]}…{members[-1]}"
-        texts.append(f"{axis.name}={span}")
+        texts.append(f"{'×'.join(axes)}={span}")
     return ", ".join(texts) or "all ranks"
 
 
-def _places(spec: ProgramSpec) -> Mapping[str, Place]:
-    """What sets ranks apart along each axis."""
+def _places(spec: ProgramSpec) -> Mapping[Axes, Place]:
+    """What sets ranks apart along each axis, or along several together."""
     mesh = spec.lowered.mesh
-    places: dict[str, list[Place]] = defaultdict(list)
+    places: dict[Axes, list[Place]] = defaultdict(list)
     if PIPELINE in mesh:
-        places[PIPELINE].append(lambda at: at)
+        places[PIPELINE,].append(lambda at: at)
     for names, whole in _positioned(spec):
         for name in names:
-            places[whole_axis(name)].append(_along(mesh, name, whole))
+            places[whole_axis(name),].append(_along(mesh, name, whole))
     for over in sorted({spec.shard_axes(stored) for stored in spec.lowered.parameters} - {()}):
-        rows, ways = _rows(spec, mesh, over), spec.shard_ways(over)
-        for name in over:
-            place = rows if len(over) == 1 else _if_uneven(rows, ways)
-            places[whole_axis(name)].append(_on_part(mesh, name, place))
+        rows = _rows(spec, mesh, over)
+        if len(over) == 1:  # beside what else sets ranks apart along that axis
+            places[whole_axis(over[0]),].append(_on_part(mesh, over[0], rows))
+        else:
+            places[over].append(rows)
     if spec.owners:
-        places[DATA].append(lambda at: at)
-    return {axis: _both(each) for axis, each in places.items()}
+        places[DATA,].append(lambda at: at)
+    return {axes: _both(each) for axes, each in places.items()}
 
 
 def _positioned(spec: ProgramSpec) -> set[tuple[tuple[str, ...], bool]]:
@@ -92,7 +103,6 @@ def _positioned(spec: ProgramSpec) -> set[tuple[tuple[str, ...], bool]]:
         elif isinstance(statement, Compute) and statement.body and statement.body not in ALIKE:
             found.add((statement.body_axes, True))
     return found
-
 
 
 def _along(mesh: Mesh, name: str, each: bool) -> Place:
@@ -121,12 +131,6 @@ def _rows(spec: ProgramSpec, mesh: Mesh, over: tuple[str, ...]) -> Place:
     }
     ways = spec.shard_ways(over)
     return lambda at: tuple(rows_of(Part((0,), (length,)), ways, at).shape[0] for length in sorted(lengths))
-
-
-def _if_uneven(rows: Place, ways: int) -> Place:
-    """Along one of several axes over which rows are cut together: each place for itself, unless all have as many."""
-    alike = len({rows(at) for at in range(ways)}) == 1
-    return lambda at: () if alike else at
 
 
 def _both(each: list[Place]) -> Place:

@@ -14,7 +14,7 @@ from autoplan.rehearsal import rank_workers
 from autoplan.rehearsal.device import compiled, graph_replay
 from autoplan.rehearsal.records import RankTrace
 from tests.support.planning import parallelize_unproved
-from tests.support.rehearsed_llama import llama
+from tests.support.rehearsed_llama import llama, mixtral
 from tests.support.rehearsing import Forks
 from tests.support.sampling import slow
 
@@ -25,9 +25,10 @@ PLANS = {
     ),
     "zero 3, in full": (Parallelism(dp=4, tp=1, pp=1, zero=3, micro_batch=1, recompute="full"), 4, 0),
     "ring": (Parallelism(dp=1, cp=2, tp=2, pp=1, micro_batch=4, cp_attention="ring", sequence_parallel=True), 4, 0),
+    "experts, counted on the host": (Parallelism(dp=4, ep=2, tp=1, pp=1, zero=1, micro_batch=1), 2, 1),
 }  # fmt: skip
 """(what is pinned, layers, a rank)"""
-QUICK = "tensor, selective"
+QUICK = ("tensor, selective", "experts, counted on the host")
 
 
 def traced(asked: tuple[bool, Path, int]) -> tuple[RankTrace | str, int]:
@@ -46,13 +47,14 @@ def traced(asked: tuple[bool, Path, int]) -> tuple[RankTrace | str, int]:
         return rank_workers.alone((folder, rank, None, True)), runs[0]
 
 
-@pytest.mark.parametrize("name", [name if name == QUICK else slow(name) for name in PLANS])
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in PLANS])
 def test_a_repeated_run_is_told_as_one_that_ran(name: str, forks: Forks, tmp_path: Path) -> None:
     pinned, layers, rank = PLANS[name]
     devices = pinned.dp * pinned.tp * pinned.pp * (pinned.cp or 1)
     ids = torch.zeros(8, 32, dtype=torch.int64)
+    model = mixtral(layers) if pinned.ep else llama(layers)
     plan = parallelize_unproved(
-        llama(layers), f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, parallelism=pinned, effort="fast",
+        model, f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, parallelism=pinned, effort="fast",
         training=Training(optimizer="adamw", precision="bf16-mixed", compile=True),
     )  # fmt: skip
     folder = plan.export(tmp_path / "out")

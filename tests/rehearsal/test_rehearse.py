@@ -78,13 +78,14 @@ def test_its_peak_is_what_real_ranks_take(name: str, tmp_path: Path) -> None:
             {"dp": 3, "zero": 3, "micro_batch": 2},
             {"dp": 3, "zero": 1, "pp": 2, "micro_batch": 2},
             {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2},
+            {"dp": 8, "ep": 2, "zero": 1, "micro_batch": 1},
         ],
         [{"dp": 3, "zero": 3, "micro_batch": 2}],
     ),
 )
 def test_ranks_of_a_class_run_the_same_calls(fields: dict, tmp_path: Path) -> None:
     devices = fields.get("dp", 1) * fields.get("tp", 1) * fields.get("pp", 1)
-    plan = planned(llama(2), f"1x{devices} cpu", **fields)
+    plan = planned(mixtral() if "ep" in fields else llama(2), f"1x{devices} cpu", **fields)
     folder = plan.export(tmp_path / "out")
     classes = rank_classes(program_spec(plan.record, folder))
     assert sorted(rank for each in classes for rank in each.ranks) == list(range(devices))

@@ -1,14 +1,15 @@
 """The graph of a compiled segment: run once, and from then on repeated as that run was written down.
 
 A step runs the same graph in each layer of a class and in each microbatch. What it issues follows from the shapes and
-strides that it is given: the same calls, and storages that come and go between them. So later runs note these calls and
-storages, let go of each argument where it was last read, and return tensors on storages of their own. A run that told
-more than that is run again each time: a finding, a collective that is waited for elsewhere, calls of several lines, a
-result on a storage that nobody told of.
+strides that it is given, and from what the host holds: the same calls and findings, and storages that come and go
+between them. So later runs note these, let go of each argument where it was last read, and return tensors on storages
+of their own. A run that told more than that is run again each time: a collective that is waited for elsewhere, calls of
+several lines, a result on a storage that nobody told of.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ Geometry = tuple[torch.Size, tuple[int, ...], int | torch.SymInt, torch.dtype]
 Name = tuple[str, int]
 """A storage: an argument's, by its first place, or the n-th that the run made."""
 ARGUMENT, MADE = "argument", "made"
+READ = 4096  # elements of a tensor in the host's memory that are compared; greater ones are told apart as objects
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Returned:
-    """A result: a value that is no tensor, the argument at a place, or a view of a storage."""
+    """A result: a value that is no tensor of the device, the argument at a place, or a view of a storage. A view of an
+    argument's storage is placed from where the first argument in it begins."""
 
     value: Any = None
     place: int | None = None
@@ -52,11 +55,15 @@ class Returned:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run did; calls are counted from its first."""
+    """What one run did; calls are counted from its first.
+
+    findings  what they are and their text, without the line, and how often each came
+    """
 
     calls: tuple[Call, ...]
     events: tuple[Event, ...]
     returned: tuple[Returned, ...]
+    findings: tuple[tuple[str, str, int], ...]
 
 
 def graph_runner(graph: fx.GraphModule, recorder: Recorder | None) -> Callable[[list], Any]:
@@ -68,7 +75,8 @@ def graph_runner(graph: fx.GraphModule, recorder: Recorder | None) -> Callable[[
         if recorder is None or not dispatching():
             with nullcontext() if dispatching() else unheard(given):
                 return interpreted(fx.Interpreter(graph), given)
-        key = (recorder.stream(), *map(_described, given), *_firsts(given))
+        firsts = _firsts(given)
+        key = (recorder.stream(), *firsts, *(_seen(x, given[n]) for x, n in zip(given, firsts, strict=True)))
         if key not in known:
             written = _Written(graph, recorder, given)
             result = interpreted(written, given)
@@ -98,7 +106,7 @@ class _Written(fx.Interpreter):
     def __init__(self, graph: fx.GraphModule, recorder: Recorder, given: Sequence[Any]) -> None:
         super().__init__(graph)
         self.recorder, self.start = recorder, len(recorder.calls)
-        self.told = (sum(recorder.findings.values()), dict(recorder.in_flight))
+        self.findings, self.in_flight = Counter(recorder.findings), dict(recorder.in_flight)
         self.journal: list[Change] = []
         recorder.storages.journal = self.journal
         self.events: list[Event] = []
@@ -108,6 +116,7 @@ class _Written(fx.Interpreter):
             if isinstance(x, FakeTensor):
                 self.named[_key(x)] = (ARGUMENT, self.firsts[place])
         self.places = {id(x): (place, _described(x)) for place, x in enumerate(given)}
+        self.offsets = [x.storage_offset() if isinstance(x, FakeTensor) else 0 for x in given]
         given_nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self.values: dict[fx.Node, tuple[set[Name], int, int]] = {
             n: (self.names([x]), 0, 0) for n, x in zip(given_nodes, given, strict=True)
@@ -140,17 +149,19 @@ class _Written(fx.Interpreter):
         self.catch_up()
         recorder.storages.journal = None
         lives = [event.life for event in self.events if event.life is not None]
-        lines = {call.line for call in calls} | {life.line for life in lives}
+        findings = recorder.findings - self.findings
+        lines = {call.line for call in calls} | {life.line for life in lives} | {line for _, line, _ in findings}
         kinds = {life.kind for life in lives}
-        said = (sum(recorder.findings.values()), dict(recorder.in_flight)) != self.told
+        said = recorder.in_flight != self.in_flight
         outer = any(number < self.start for call in calls if call.kind == "wait" for number in call.of)
-        tensors = [x for x in result if isinstance(x, torch.Tensor)]
+        tensors = [x for x in result if isinstance(x, torch.Tensor) and not _of_host(x)]
         known = all(type(x) is FakeTensor and _key(x) in self.named for x in tensors)
         if said or outer or len(lines) > 1 or len(kinds) > 1 or not known:
             return None
         return Run(
             tuple(replace(c, number=c.number - self.start, of=_moved(c, -self.start)) for c in calls),
             tuple(self.with_drops()), tuple(map(self.returned, result)),
+            tuple((what, text, count) for (what, _, text), count in findings.items()),
         )  # fmt: skip
 
     def with_drops(self) -> Iterator[Event]:
@@ -170,12 +181,16 @@ class _Written(fx.Interpreter):
 
     def returned(self, x: Any) -> Returned:
         if not isinstance(x, FakeTensor):
-            return Returned(value=x)
+            return Returned(value=x.clone() if isinstance(x, torch.Tensor) else x)
         storage = self.named[_key(x)]
         place, described = self.places.get(id(x), (None, None))
         if place is not None and storage == (ARGUMENT, self.firsts[place]) and described == _geometry(x):
             return Returned(place=place)  # else another tensor, made where that one has gone
-        return Returned(storage=storage, geometry=_geometry(x))
+        size, stride, offset, dtype = _geometry(x)
+        return Returned(storage=storage, geometry=(size, stride, offset - self.origin(storage), dtype))
+
+    def origin(self, storage: Name) -> int | torch.SymInt:
+        return self.offsets[storage[1]] if storage[0] == ARGUMENT else 0
 
 
 def repeat(run: Run, recorder: Recorder, given: list) -> tuple[Any, ...]:
@@ -190,6 +205,7 @@ def repeat(run: Run, recorder: Recorder, given: list) -> tuple[Any, ...]:
     kept = {name: arguments[name[1]] for name in stays if name[0] == ARGUMENT}
     line, start, storages, done = recorder.line(), len(recorder.calls), recorder.storages, 0
     kind = recorder.kind(line)
+    recorder.findings.update({(what, line, text): count for what, text, count in run.findings})
     with _disable_current_modes():
         for event in run.events:
             recorder.repeat(run.calls[done : event.calls], start, line)
@@ -212,13 +228,16 @@ def repeat(run: Run, recorder: Recorder, given: list) -> tuple[Any, ...]:
 def _result(one: Returned, same: dict[int, Any], kept: dict[Name, FakeTensor]) -> Any:
     if one.place is not None:
         return same[one.place]
-    return one.value if one.storage is None else _view(kept[one.storage], one.geometry)
+    if one.storage is None:
+        return one.value.clone() if isinstance(one.value, torch.Tensor) else one.value
+    base = kept[one.storage]
+    return _view(base, one.geometry, base.storage_offset() if one.storage[0] == ARGUMENT else 0)
 
 
-def _view(base: FakeTensor, geometry: Geometry | None) -> FakeTensor:
+def _view(base: FakeTensor, geometry: Geometry | None, origin: int | torch.SymInt) -> FakeTensor:
     assert geometry is not None
     size, stride, offset, dtype = geometry
-    bare = torch.empty(0, dtype=dtype, device="meta").set_(base.untyped_storage(), offset, size, stride)
+    bare = torch.empty(0, dtype=dtype, device="meta").set_(base.untyped_storage(), origin + offset, size, stride)
     return FakeTensor(base.fake_mode, bare, base.fake_device)
 
 
@@ -237,6 +256,20 @@ def _geometry(x: FakeTensor) -> Geometry:
 
 def _described(x: Any) -> object:
     return _geometry(x) if isinstance(x, FakeTensor) else (type(x), x)
+
+
+def _seen(x: Any, first: Any) -> object:
+    """What a run depends on, of an argument; ``first`` is the first one in its storage, by which it is placed."""
+    if isinstance(x, FakeTensor):
+        return x.shape, x.stride(), x.storage_offset() - first.storage_offset(), x.dtype
+    if _of_host(x) and x.numel() <= READ:
+        return x.shape, x.dtype, tuple(x.flatten().tolist())
+    return type(x), x
+
+
+def _of_host(x: Any) -> bool:
+    """Whether it is a tensor in the host's memory, which has values."""
+    return isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor) and x.device.type == "cpu"
 
 
 def _firsts(given: Iterable[Any]) -> tuple[int, ...]:
