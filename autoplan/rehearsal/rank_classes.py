@@ -1,6 +1,6 @@
 """Ranks that run the same calls: of each class one is rehearsed.
 
-Ranks differ by their stages; along the axes over which ZeRO shards by how many rows of parameters that leaves them;
+Ranks differ by their stages; along the axes over which ZeRO shards by what that leaves them of parameters;
 along the data axis by how far away which parameter server is: each of these ranks is a class; and along an axis over
 which an operator or a redistribution does something else on each member. All else depends on shapes alone, and parts of
 one layout have equal shapes (``runtime.parallel.own_box.part_of``).
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from autoplan.ir.mesh import Mesh, whole_axis
 from autoplan.ir.typed_program import Compute, Move, Statement
 from autoplan.rehearsal.records import RankClass
-from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
+from autoplan.runtime.parallel.own_box import part_of, share_of
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 FIRST_ALONE = ("to_invariant", "replicate_to_partial", "invariant_to_partial")
@@ -81,11 +81,11 @@ def _places(spec: ProgramSpec) -> Mapping[Axes, Place]:
         for name in names:
             places[whole_axis(name),].append(_along(mesh, name, whole))
     for over in sorted({spec.shard_axes(stored) for stored in spec.lowered.parameters} - {()}):
-        rows = _rows(spec, mesh, over)
+        shares = _shares(spec, mesh, over)
         if len(over) == 1:  # beside what else sets ranks apart along that axis
-            places[whole_axis(over[0]),].append(_on_part(mesh, over[0], rows))
+            places[whole_axis(over[0]),].append(_on_part(mesh, over[0], shares))
         else:
-            places[over].append(rows)
+            places[over].append(shares)
     if spec.owners:
         places[DATA,].append(lambda at: at)
     return {axes: _both(each) for axes, each in places.items()}
@@ -120,17 +120,17 @@ def _on_part(mesh: Mesh, name: str, place: Place) -> Place:
     return lambda at: place(mesh.along(name, at))
 
 
-def _rows(spec: ProgramSpec, mesh: Mesh, over: tuple[str, ...]) -> Place:
-    """The rows that ZeRO leaves of each parameter that it shards over these axes: as torch.chunk cuts them, the last
-    ones fewer."""
+def _shares(spec: ProgramSpec, mesh: Mesh, over: tuple[str, ...]) -> Place:
+    """The shapes that ZeRO leaves of the parameters that it shards over these axes: as torch.chunk cuts them, the last
+    ones smaller."""
     origin = {axis.name: 0 for axis in mesh.device_axes if axis.name not in over}
-    lengths = {
-        part_of(stored.type.shape, stored.layout, mesh, origin).shape[0]
+    wholes = {
+        part_of(stored.type.shape, stored.layout, mesh, origin)
         for stored in spec.lowered.parameters
         if spec.shard_axes(stored) == over
     }
-    ways = spec.shard_ways(over)
-    return lambda at: tuple(rows_of(Part((0,), (length,)), ways, at).shape[0] for length in sorted(lengths))
+    ways, ordered = spec.shard_ways(over), sorted(wholes, key=lambda part: part.shape)
+    return lambda at: tuple(share_of(part, ways, at).shape for part in ordered)
 
 
 def _both(each: list[Place]) -> Place:

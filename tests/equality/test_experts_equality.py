@@ -14,7 +14,14 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GptOssConfig, GptOssForCausalLM
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from autoplan import Parallelism
 from autoplan.ir.typed_program import Compute
@@ -87,6 +94,17 @@ def test_a_step_equals_one_device(name: str, plan: str) -> None:
 @pytest.mark.parametrize("plan", TOGETHER)
 def test_tokens_travel_beside_what_else_a_plan_does(plan: str) -> None:
     check(MODELS["olmoe"], TOGETHER[plan], "routed_experts")
+
+
+@pytest.mark.parametrize("zero", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_zero_cuts_the_one_expert_of_a_rank(zero: int) -> None:
+    """Not by its only row, which one rank would have and the others gather with padding."""
+    with torch.device("meta"):
+        model = MixtralForCausalLM(MixtralConfig(**sized(1), intermediate_size=16, num_local_experts=2)).train()
+    asked = Parallelism(dp=4, tp=1, pp=1, ep=2, zero=zero)
+    plan = parallelize_alone(model, "1x4 cpu", tokens(), parallelism=asked)
+    result = plan.verify()
+    assert result.passed and result.gradients.error < 1e-10, str(result)
 
 
 @pytest.mark.slow

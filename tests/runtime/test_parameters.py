@@ -13,7 +13,7 @@ from autoplan.ir.layout import Layout, S
 from autoplan.ir.mesh import Mesh
 from autoplan.options import Training
 from autoplan.runtime.ops.column_linear import side_by_side
-from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
+from autoplan.runtime.parallel.own_box import Part, cut_dim, part_of, share_of
 from autoplan.runtime.parallel.parameters import Made, Parameters
 from tests.fixtures import tiny_program as tiny
 
@@ -101,7 +101,7 @@ def test_a_forward_alone_keeps_what_it_computes_with() -> None:
 
 
 def boxes(size: int, ways: int) -> list[Part]:
-    return [rows_of(Part((3, 0), (size, 2)), ways, index) for index in range(ways)]
+    return [share_of(Part((3, 0), (size, 2)), ways, index) for index in range(ways)]
 
 
 @given(size=st.integers(0, 40), ways=st.integers(1, 9))
@@ -110,6 +110,21 @@ def test_zero_splits_rows_as_torch_chunk_does(size: int, ways: int) -> None:
     for part, chunk in zip(boxes(size, ways), [*rows.chunk(ways), *[rows[:0]] * ways][:ways], strict=True):
         assert part.shape == (len(chunk), 2)
         assert list(range(3 + size))[part.slices[0]] == chunk.tolist()
+
+
+@pytest.mark.parametrize(
+    ("shape", "ways", "dim"),
+    [
+        ((1, 6, 4), 2, 1), ((2, 6, 4), 2, 0), ((2, 6, 4), 4, 0), ((2, 6, 8, 4), 4, 2), ((9, 8, 4), 8, 1),
+        ((15, 8, 4), 8, 0), ((1, 6), 2, 0), ((1,), 2, 0), ((), 2, 0),
+    ],
+)  # fmt: skip
+def test_zero_cuts_another_dim_where_there_are_too_few_rows(shape: tuple[int, ...], ways: int, dim: int) -> None:
+    assert cut_dim(shape, ways) == dim
+    if dim:
+        shares = [share_of(Part((0,) * len(shape), shape), ways, index) for index in range(ways)]
+        assert {share.shape[dim] for share in shares} == {shape[dim] // ways}
+        assert [share.start[dim] for share in shares] == [n * shape[dim] // ways for n in range(ways)]
 
 
 @given(dp=st.sampled_from([1, 2, 4]), tp=st.sampled_from([1, 2, 3]), rows=st.integers(1, 3), both=st.booleans())

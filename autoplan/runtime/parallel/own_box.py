@@ -44,10 +44,26 @@ def part_of(shape: tuple[int, ...], layout: Layout, mesh: Mesh, coordinates: Map
     return Part(tuple(starts), tuple(sizes))
 
 
-def rows_of(part: Part, ways: int, index: int) -> Part:
-    """The box that remains of a part when ZeRO splits its rows, as torch.chunk does: the last ones may be smaller."""
-    rows = part.shape[0]
-    chunk = -(-rows // ways)
-    first = min(index * chunk, rows)
-    count = min(chunk, rows - first)
-    return Part((part.start[0] + first, *part.start[1:]), (count, *part.shape[1:]))
+def cut_dim(shape: tuple[int, ...], ways: int) -> int:
+    """The dim along which ZeRO splits a part: its rows.
+
+    Where ranks would get so unlike numbers of rows that more than an eighth of what is gathered were padding, as of a
+    rank's two experts over four ranks, it is the first other dim that divides, but for the last: what is kept for each
+    row of a matrix sums over that one.
+    """
+    rows = shape[0] if shape else 1
+    if 8 * -(-rows // ways) * ways <= 9 * rows:
+        return 0
+    return next((dim for dim in range(1, len(shape) - 1) if shape[dim] % ways == 0), 0)
+
+
+def share_of(part: Part, ways: int, index: int) -> Part:
+    """The box that remains of a part when ZeRO splits it along its ``cut_dim``, as torch.chunk does: the last ones may
+    be smaller."""
+    dim = cut_dim(part.shape, ways)
+    size = part.shape[dim]
+    chunk = -(-size // ways)
+    first = min(index * chunk, size)
+    count = min(chunk, size - first)
+    shape = (*part.shape[:dim], count, *part.shape[dim + 1 :])
+    return Part(part.shifted(dim, first).start, shape)

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
+from autoplan.runtime.parallel.own_box import Part, cut_dim, part_of, share_of
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 Zeros = Callable[[Sequence[int], torch.dtype], Tensor]
@@ -21,7 +21,7 @@ class ShardedParameter:
     """One parameter on one rank.
 
     parameter  what the program computes with: plain, or a DTensor over ``axes`` where ZeRO splits it
-    axes       the axes that ZeRO splits it over (``spec.shard_axes``)
+    axes       the axes that ZeRO splits it over (``spec.shard_axes``), and the dim that it cuts
     part       the box of the whole tensor that this rank keeps
     copies     ranks of the world that keep this same box, and its gradient
     master     this rank's part as it is updated, where that isn't the parameter itself: in float32 under mixed
@@ -37,6 +37,7 @@ class ShardedParameter:
     copies: int
     master: nn.Parameter | None = None
     here: bool = True
+    cut: int = 0
 
     @property
     def name(self) -> str:
@@ -82,12 +83,13 @@ def sharded_parameters(
             continue
         over = spec.shard_axes(stored)
         part = part_of(stored.type.shape, stored.layout, spec.lowered.mesh, coordinates)
+        cut = cut_dim(part.shape, spec.shard_ways(over)) if over else 0
         if over:
-            part = rows_of(part, spec.shard_ways(over), spec.shard_index(over, coordinates))
+            part = share_of(part, spec.shard_ways(over), spec.shard_index(over, coordinates))
         parameter = parameters[stored.name]
         master = master_of(spec, stored, local(parameter.detach()), on_disk)
         here = spec.owners.get(stored.name, coordinates.get(DATA, 0)) == coordinates.get(DATA, 0)
-        held.append(ShardedParameter(stored, parameter, over, part, copies(spec, stored), master, here))
+        held.append(ShardedParameter(stored, parameter, over, part, copies(spec, stored), master, here, cut))
         assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
     return tuple(held)
 

@@ -23,8 +23,8 @@ from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 class Storage:
     """Each rank's parts as DTensors over its pipeline stage's mesh: what gathers and checkpoints work on.
 
-    Making one is a collective of the whole world. Where ZeRO splits a parameter's rows, the axes that it shards over
-    come last, as one: the rows of a tensor-parallel part are split, which is what two Shard(0) on a mesh (tp, dp) say.
+    Making one is a collective of the whole world. Where ZeRO splits a parameter, the axes that it shards over come
+    last, as one: the rows of a tensor-parallel part are split, which is what two Shard(0) on a mesh (tp, dp) say.
     What lies with the host has meshes of its own, since a DTensor's part is on the device of its mesh.
 
     zero  the meshes of what ZeRO shards (``meshes.sharded_meshes``)
@@ -80,7 +80,7 @@ class OnFirstRank(dict[str, Tensor]):
 def placement(held: ShardedParameter, axis: str) -> Placement:
     """On an axis of the mesh, or on those that ZeRO shards over."""
     if axis == ",".join(held.axes):
-        return Shard(0)
+        return Shard(held.cut)
     state = held.stored.layout.state(whole_axis(axis))
     return Shard(state.dim) if state.kind == "S" else Replicate()
 

@@ -10,6 +10,9 @@ Levels differ in when the whole parameters are gathered and when gradients are r
     3   gathered for each forward and each backward, gradients reduced after each microbatch; without a pipeline the
         last segment's backward follows its forward, so that what was gathered stays
 
+A parameter is cut by its rows, one of too few rows by another dim (``own_box.cut_dim``): a rank's single expert over
+four ranks would else be one's whole, and be gathered with three times its size of padding.
+
 Offloaded parameters lie in the host's memory between uses, by fully_shard's CPUOffloadPolicy, and are updated there.
 Under a pipeline gradients are reduced once at every level. Stages wait for one another, so that whatever a stage does
 between a message that it reads and the one that it sends adds up over all of them. What a step gathers once is copied
@@ -35,6 +38,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import Shard
 
 from autoplan.errors import ParallelismError
+from autoplan.runtime.parallel.own_box import cut_dim
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
 
@@ -54,16 +58,18 @@ def shard_stages(
             "use zero=0, or one stage on each rank",
         )
     over = {p: spec.shard_axes(stored(spec, n)) for n, p in made.items()}
+    cut = {p: cut_dim(tuple(p.shape), spec.shard_ways(axes)) for p, axes in over.items() if axes}
     ignored = {p for p, axes in over.items() if not axes}
-    placed = None if len(meshes) == 1 else placement_of(over, meshes)
+    placed = (lambda p: Shard(cut[p])) if len(meshes) == 1 else placement_of(over, cut, meshes)
     for module in modules:
         shard_stage(spec, module, ignored, next(iter(meshes.values())), placed)
 
 
 def placement_of(
-    over: Mapping[nn.Parameter, tuple[str, ...]], meshes: Mapping[tuple[str, ...], DeviceMesh]
-) -> Callable[[nn.Parameter], Any]:
-    """fully_shard's placement of each parameter: its rows, on the mesh of its own axes.
+    over: Mapping[nn.Parameter, tuple[str, ...]], cut: Mapping[nn.Parameter, int],
+    meshes: Mapping[tuple[str, ...], DeviceMesh],
+) -> Callable[[nn.Parameter], Any]:  # fmt: skip
+    """fully_shard's placement of each parameter: the dim that is cut, on the mesh of its own axes.
 
     A segment holds experts, which are split over ep, beside weights that are whole there. fully_shard documents the
     result of ``shard_placement_fn`` that names a mesh, but has it in a private module.
@@ -74,7 +80,7 @@ def placement_of(
         else common.HSDPMeshInfo(mesh, shard_mesh_dim=1, replicate_mesh_dim=0)
         for axes, mesh in meshes.items()
     }  # fmt: skip
-    return lambda parameter: common.ShardPlacementResult(Shard(0), infos[over[parameter]])
+    return lambda parameter: common.ShardPlacementResult(Shard(cut[parameter]), infos[over[parameter]])
 
 
 def stored(spec: ProgramSpec, name: str):
@@ -83,7 +89,7 @@ def stored(spec: ProgramSpec, name: str):
 
 def shard_stage(
     spec: ProgramSpec, stage: nn.Module, ignored: set[nn.Parameter], mesh: DeviceMesh,
-    placed: Callable[[nn.Parameter], Any] | None,
+    placed: Callable[[nn.Parameter], Any],
 ) -> None:  # fmt: skip
     """One group of parameters for each segment, and one for what is left: the parameters that segments share."""
     units = list(segments_of(next(stage.children())))
