@@ -274,17 +274,17 @@ class Program(RankModel):
                       training goes on; the next save, a load and ``close`` wait for it. Where the optimizer's state
                       lies on disks (offload="nvme") it is written before it returns: that memory isn't there
         CheckpointError, on every rank, where another run saves there, the folder holds something else, ranks name
-        different folders, or any couldn't write; an asynchronous save's is raised by the next of these. DivergedError
-        where a parameter or the optimizer's state isn't finite.
+        different folders, or any couldn't write; DivergedError where a parameter or the optimizer's state isn't finite.
+        What an asynchronous save finds while it writes is raised by the next of these.
         """
         with self._during("saving a checkpoint", "save_checkpoint"):
-            self._check_parameters("save_checkpoint")
-            self.updates.check_optimizer()
+            self.broken.check_values("save_checkpoint")
+            self.updates.look()
             if self.local:
                 self.local.average()
             with self.sums.as_one():
-                later = asynchronous and self.disk is None
-                checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, later)
+                later, diverged = asynchronous and self.disk is None, self.updates.refusing()
+                checkpoint.save(self.saver, self._snapshot(), folder, diverged, extra, keep, later)
         self.updates.last = Path(folder)
 
     def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:

@@ -18,10 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import AutoplanError, CheckpointError, InputsError, WeightsError
+from autoplan.errors import AutoplanError, CheckpointError, DivergedError, InputsError, WeightsError
 from autoplan.options import Training
 from autoplan.runtime.checkpoint.bytes import TensorFile
 from autoplan.runtime.checkpoint.checkpoint import latest_checkpoint
+from autoplan.runtime.checkpoint.saving import HostCopies
 from autoplan.runtime.checkpoint.store import CheckpointWriter
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -88,6 +89,47 @@ def test_an_asynchronous_save_holds_the_values_of_its_moment(pool: RankPool, tmp
     then = found[0][1]
     assert steps == 1 and loaded.keys() == then.keys()
     assert all(torch.equal(loaded[name], then[name]) for name in then)
+
+
+def save_what_is_not_finite(rank: int, world: int, folder: str) -> list[str]:
+    """What the call of an asynchronous save says, and the next one; one rank's moments have a NaN."""
+    with started() as program:
+        train(program, list(tiny.batches(1)))
+        program.save_checkpoint(Path(folder) / "step-1")
+        if rank == 1:
+            state = next(s for h in program.held if (s := program.optimizer.state[h.updated])["exp_avg"].numel())
+            state["exp_avg"].mul_(torch.nan)
+        begun = said(lambda: program.save_checkpoint(Path(folder) / "step-2", asynchronous=True), DivergedError)
+        return [begun, said(program.saver.wait, DivergedError), said(program.saver.wait, DivergedError)]
+
+
+def test_an_asynchronous_save_of_what_is_not_finite_is_told_by_the_next_and_comes_to_no_place(
+    pool: RankPool, tmp_path: Path
+) -> None:
+    for begun, later, again in pool.run(save_what_is_not_finite, str(tmp_path)):
+        assert (begun, again) == ("", "")
+        assert "optimizer state that isn't finite: exp_avg of " in later
+        assert f"go back to {tmp_path / 'step-1'}" in later
+    assert latest_checkpoint(tmp_path) == tmp_path / "step-1"
+    assert {path.name for path in tmp_path.iterdir()} == {"step-1"}
+
+
+def test_copies_in_the_host_are_their_own_bits_in_memory_that_the_next_save_has_again() -> None:
+    tensors = {
+        "odd": torch.arange(21, dtype=torch.int16).reshape(3, 7)[:, 1:6],
+        "none": torch.empty(0, 3),
+        "count": torch.tensor(3.0),
+        "complex": torch.randn(5, dtype=torch.complex64).conj(),
+        "half": torch.ones(3).half(),
+    }
+    copies = HostCopies()
+    first = copies.of(tensors)
+    assert all(torch.equal(first[key], value) and first[key].dtype == value.dtype for key, value in tensors.items())
+    before = {key: value.clone() for key, value in tensors.items()}
+    tensors["odd"].zero_()
+    assert all(torch.equal(first[key], before[key]) for key in before)
+    memory = copies.memory.data_ptr()
+    assert torch.equal(copies.of(tensors)["odd"], tensors["odd"]) and copies.memory.data_ptr() == memory
 
 
 def repeated_from_the_start(rank: int, world: int, folder: str) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
@@ -162,9 +204,7 @@ def saved_on_a_full_disk(rank: int, world: int, folder: str, full: int, asynchro
     return [*told, *left]
 
 
-@pytest.mark.parametrize(
-    ("full", "asynchronous"), sampled(itertools.product((0, 3), (False, True)), [(3, True)])
-)
+@pytest.mark.parametrize(("full", "asynchronous"), sampled(itertools.product((0, 3), (False, True)), [(3, True)]))
 def test_a_full_disk_is_told_on_every_rank_and_what_was_saved_stays(
     pool: RankPool, tmp_path: Path, full: int, asynchronous: bool
 ) -> None:

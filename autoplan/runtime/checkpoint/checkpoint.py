@@ -8,15 +8,17 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from autoplan.errors import WeightsError
+from autoplan.errors import DivergedError, WeightsError
 from autoplan.runtime.checkpoint import plain_values
 from autoplan.runtime.checkpoint.compatibility import (
     check,
@@ -49,6 +51,8 @@ from autoplan.runtime.checkpoint.state_json import (
 )
 from autoplan.runtime.checkpoint.store import CheckpointReader
 from autoplan.runtime.collectives.objects import from_all, together
+from autoplan.runtime.optim.updates import finite
+from autoplan.runtime.parallel.sharded_parameter import local
 
 T = TypeVar("T")
 
@@ -56,10 +60,13 @@ __all__ = ["CheckpointState", "Snapshot", "latest_checkpoint", "load", "save"]
 
 
 def save(
-    saver: Saver, snapshot: Snapshot, folder: str | os.PathLike, extra: Mapping[str, object] | None = None,
-    keep: int | None = None, asynchronous: bool = False,
+    saver: Saver, snapshot: Snapshot, folder: str | os.PathLike, diverged: Callable[[str, str], DivergedError],
+    extra: Mapping[str, object] | None = None, keep: int | None = None, asynchronous: bool = False,
 ) -> None:  # fmt: skip
-    """Writes a checkpoint; every rank calls it. See ``Program.save_checkpoint``."""
+    """Writes a checkpoint; every rank calls it. See ``Program.save_checkpoint``.
+
+    diverged  makes the error of a value that isn't finite, from what it is and why
+    """
     saver.wait()
     target = together(lambda: plain_values.path_of(folder, "a checkpoint's folder")).absolute()
     state = together(lambda: state_of(snapshot, target, extra, keep))
@@ -68,12 +75,25 @@ def save(
     groups = saved_groups(snapshot.optimizer, snapshot.held, saver.peers())
     tensors = model_state(snapshot, spoken_for(snapshot)) | optimizer_state(snapshot) | random_state(snapshot)
     tensors |= state_beside(snapshot, spoken_for(snapshot)) | dict(snapshot.factors)
-    saver.save(tensors, target, replace(state, groups=groups), keep, asynchronous)
+    if asynchronous:
+        tensors = saver.copies.of(tensors)
+    look = partial(check_finite, tensors, diverged)
+    saver.save(tensors, target, replace(state, groups=groups), keep, asynchronous, look)
 
 
-def state_of(
-    snapshot: Snapshot, target: Path, extra: Mapping[str, object] | None, keep: int | None
-) -> CheckpointState:
+def check_finite(tensors: Mapping[str, Tensor], diverged: Callable[[str, str], DivergedError]) -> None:
+    """DivergedError where what training goes on from isn't finite; a buffer may be a mask of infinities."""
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        if kind == "parameters" and not finite(local(value)):
+            raise diverged(f"parameters that aren't finite: {name}", "the last gradients weren't")
+        if kind == "optimizer" and not finite(local(value)):
+            name, _, field = name.rpartition("/")
+            said = f"optimizer state that isn't finite: {field} of {name}"
+            raise diverged(said, "the last gradients overflowed in it")
+
+
+def state_of(snapshot: Snapshot, target: Path, extra: Mapping[str, object] | None, keep: int | None) -> CheckpointState:
     """What is plain of this moment, copied: whoever holds the same lists may change them from here on."""
     check_keep(target, keep)
     given = plain_values.frozen(dict(extra or {}), "extra")

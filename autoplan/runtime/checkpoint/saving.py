@@ -1,11 +1,13 @@
 """One program's saves, one after another; one may run behind the training's back."""
 
+import contextlib
 import dataclasses
 import errno
+import mmap
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +20,18 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.tensor import DTensor
 
-from autoplan.errors import CheckpointError
+from autoplan.errors import CheckpointError, DivergedError
 from autoplan.runtime.checkpoint.folders import Lineage, begin, clear, lock_file, staging, tidy
 from autoplan.runtime.checkpoint.lock import FolderLock
 from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.checkpoint.store import CheckpointWriter
 from autoplan.runtime.collectives.objects import from_all, from_first, together
 from autoplan.runtime.elastic.rendezvous import ranks_text
+from autoplan.runtime.parallel.sharded_parameter import local
+
+LINE_BYTES = 64
 
 ALIKE = {
     "folder": "the folder", "step": "the number of steps", "keep": "keep", "asynchronous": "asynchronous",
@@ -34,8 +40,8 @@ ALIKE = {
 """What every rank has to say alike of a save, and how an error has it."""
 
 
-class HostCopies(AsyncStager):
-    """Copies of this moment in the host's memory, which training doesn't touch.
+class Copied(AsyncStager):
+    """For ``dcp.async_save``: what it is given are copies already.
 
     torch's own stagers leave a scalar DTensor uncopied, or copy storages whole by an identity that may be another's
     by then.
@@ -43,21 +49,71 @@ class HostCopies(AsyncStager):
 
     @property
     def should_synchronize_after_execute(self) -> bool:
-        """No: the copies are made once ``stage`` returns."""
+        """No: nothing is under way."""
         return False
 
     def stage(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        # from an accelerator all at once, into pinned memory, which torch keeps for the next save
-        copies = {key: value.detach().to("cpu", non_blocking=True, copy=True) for key, value in state_dict.items()}
-        if any(value.device.type != "cpu" for value in state_dict.values()):
-            torch.accelerator.synchronize()
-        return copies
+        return state_dict
 
     def synchronize_staging(self) -> None:
         """Nothing to wait for."""
 
     def close(self) -> None:
         """Nothing is kept."""
+
+
+class HostCopies:
+    """Copies of this moment in the host's memory, which training doesn't touch.
+
+    Of a copy into fresh memory half the time is the system's, page by page. So the memory is kept for the next save,
+    which needs it again: as torch keeps the pinned memory that an accelerator's tensors are copied into.
+    """
+
+    def __init__(self) -> None:
+        self.memory = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies by the same keys; what was copied before is overwritten."""
+        host = {key: local(value.detach()) for key, value in tensors.items() if value.device.type == "cpu"}
+        size = sum(map(room, host.values()))
+        if self.memory.nbytes < size:
+            self.memory = large_pages(size)
+        # from an accelerator all at once, into pinned memory
+        copies = {
+            key: value.detach().to("cpu", non_blocking=True, copy=True)
+            for key, value in tensors.items()
+            if key not in host
+        }
+        start = 0
+        for key, part in host.items():
+            copy = self.memory[start : start + part.nbytes].view(part.dtype).view(part.shape).copy_(part)
+            copies[key], start = like(tensors[key], copy), start + room(part)
+        if len(host) < len(tensors):
+            torch.accelerator.synchronize()
+        return copies
+
+
+def large_pages(size: int) -> Tensor:
+    """Memory of the host's, as bytes, in pages as large as the system has them for who asks."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def room(part: Tensor) -> int:
+    """The bytes that a copy takes up: whole cache lines."""
+    return -(-part.nbytes // LINE_BYTES) * LINE_BYTES
+
+
+def like(value: Tensor, copy: Tensor) -> Tensor:
+    """The copy of a DTensor's part as the DTensor that it is part of."""
+    if not isinstance(value, DTensor):
+        return copy
+    return DTensor.from_local(
+        copy, value.device_mesh, value.placements, run_check=False, shape=value.shape, stride=value.stride()
+    )
 
 
 @dataclass(frozen=True)
@@ -75,6 +131,7 @@ class Saver:
 
     lineage  where this run comes from: its identity is drawn by the first rank, at the first save or load
     count    saves so far, those that failed included
+    copies   what the save in the background writes
     """
 
     def __init__(self) -> None:
@@ -83,6 +140,7 @@ class Saver:
         self.lineage: Lineage | None = None
         self.locks: dict[Path, FolderLock] = {}
         self.count = 0
+        self.copies = HostCopies()
 
     def peers(self) -> ProcessGroup:
         """The process group; the first call, on every rank, makes it."""
@@ -116,13 +174,15 @@ class Saver:
                 )  # fmt: skip
 
     def save(
-        self, tensors: Mapping[str, Tensor], target: Path, state: CheckpointState, keep: int | None, asynchronous: bool
-    ) -> None:
+        self, tensors: Mapping[str, Tensor], target: Path, state: CheckpointState, keep: int | None,
+        asynchronous: bool, look: Callable[[], None],
+    ) -> None:  # fmt: skip
         """Writes a checkpoint, once the one before is written.
 
-        tensors  this rank's, by key: copied to the host's memory before an asynchronous save returns
+        tensors  this rank's, by key; an asynchronous save's are copies
+        look     raises where they aren't to be written
         CheckpointError, on every rank, where another run saves there, the folder holds something else, or any rank
-        couldn't write: now, or at the next call of an asynchronous one's.
+        couldn't write, and what ``look`` raises: now, or at the next call of an asynchronous one's.
         """
         self.wait()
         lineage, self.count = self.known(), self.count + 1
@@ -131,13 +191,13 @@ class Saver:
             written_s=max(time.time(), lineage.parent_s + 1e-3),
         )  # fmt: skip
         together(lambda: self.prepare(target, lineage))
-        writer = CheckpointWriter(staging(target, lineage.run), target, state, lineage, keep)
+        writer = CheckpointWriter(staging(target, lineage.run), target, state, lineage, keep, look)
         with told(writer):
             if not asynchronous:
                 dcp.save(dict(tensors), storage_writer=writer, process_group=self.peers())
             else:
                 future = dcp.async_save(
-                    dict(tensors), storage_writer=writer, process_group=self.peers(), async_stager=HostCopies()
+                    dict(tensors), storage_writer=writer, process_group=self.peers(), async_stager=Copied()
                 )
                 assert isinstance(future, Future)
                 self.running = Saving(writer, future)
@@ -177,7 +237,7 @@ class Saver:
         """Lets other runs save where this one did. Once nothing is under way."""
         for lock in self.locks.values():
             lock.release()
-        self.locks = {}
+        self.locks, self.copies = {}, HostCopies()
 
 
 def made(folder: Path) -> None:
@@ -193,12 +253,16 @@ REMEDY = "what was saved before is whole; see why, and save again"
 
 @contextmanager
 def told(writer: CheckpointWriter) -> Iterator[None]:
-    """torch's error, which isn't an Exception, as a CheckpointError; what was written in vain is removed."""
+    """torch's error, which isn't an Exception, as a CheckpointError, or as the DivergedError that a rank met; what was
+    written in vain is removed."""
     try:
         yield
     except CheckpointException as error:
         if dist.get_rank() == 0:
             clear(writer.folder)
+        for cause, _ in error.failures.values():
+            if isinstance(cause, DivergedError):
+                raise cause from None
         raise CheckpointError(writer.target, failures(error), REMEDY) from error
 
 
@@ -208,4 +272,3 @@ def failures(error: CheckpointException) -> str:
     rank, first = next(iter(told.items()))
     others = f" (and on ranks {[r for r in told if r != rank]})" if len(told) > 1 else ""
     return f"rank {rank}: {first}{others}"
-

@@ -7,7 +7,7 @@ and notices no flipped bit.
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -50,12 +50,15 @@ class CheckpointWriter(StorageWriter):
 
     folder  the empty folder to write into, which the first rank has made
     keep    see ``folders.prune``; None: all stay
+    look    raises, on any rank, where it isn't to be written
     """
 
     def __init__(
-        self, folder: Path, target: Path, state: CheckpointState, lineage: Lineage, keep: int | None
-    ) -> None:
+        self, folder: Path, target: Path, state: CheckpointState, lineage: Lineage, keep: int | None,
+        look: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.folder, self.target, self.state, self.lineage, self.keep = folder, target, state, lineage, keep
+        self.look = look
 
     def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None:
         """A writer writes one checkpoint."""
@@ -72,6 +75,7 @@ class CheckpointWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """On every rank: its boxes, one after another."""
+        self.look()
         name, written = plan.storage_data, []
         with TensorFile(self.folder / name) as file:
             for item in plan.items:

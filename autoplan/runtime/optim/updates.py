@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ from autoplan.runtime import host
 from autoplan.runtime.collectives.objects import from_all
 from autoplan.runtime.optim.loss_scaling import LossScaling, unscaled
 from autoplan.runtime.optim.lr_scheduler import LearningRates, in_proportion
-from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 Counts = Mapping[str, Sequence[Tensor]]
 """Denominators of means over the whole batch, each as every microbatch has it."""
@@ -160,13 +161,6 @@ class Updates:
             name = wrong[0] if wrong else "another rank's"
             raise self.diverged(f"parameters that aren't finite: {name}", "the last gradients weren't")
 
-    def check_optimizer(self) -> None:
-        """The same of what the optimizer keeps: no checkpoint is to hold it."""
-        kept = [f"{field} of {h.name}" for h in self.held for field in unsound(self.optimizer.state.get(h.updated, {}))]
-        if self.anywhere(bool(kept)):
-            name = kept[0] if kept else "another rank's"
-            raise self.diverged(f"optimizer state that isn't finite: {name}", "the last gradients overflowed in it")
-
     def anywhere(self, here: bool) -> bool:
         """Whether it is so on any rank; every rank asks."""
         found = torch.tensor(float(here), device=self.device)
@@ -174,11 +168,17 @@ class Updates:
         return bool(found)
 
     def diverged(self, value: str, cause: str) -> DivergedError:
-        rate = float(self.optimizer.param_groups[0]["lr"])
+        return self.told(float(self.optimizer.param_groups[0]["lr"]), self.last, value, cause)
+
+    def told(self, rate: float, last: Path | None, value: str, cause: str) -> DivergedError:
         causes = f"a learning rate of {rate:g} that is too high, or a batch or weights that aren't finite themselves"
-        last = f"go back to {self.last}" if self.last is not None else "begin again"
+        back = f"go back to {last}" if last is not None else "begin again"
         clipped = "" if self.training.clip_grad_norm else " and clip_grad_norm"
-        return DivergedError(value, f"{cause}; it may be {causes}", f"{last}, with a lower learning rate{clipped}")
+        return DivergedError(value, f"{cause}; it may be {causes}", f"{back}, with a lower learning rate{clipped}")
+
+    def refusing(self) -> Callable[[str, str], DivergedError]:
+        """Makes the error of a save's value that isn't finite, as of this moment: it may be found later."""
+        return partial(self.told, float(self.optimizer.param_groups[0]["lr"]), self.last)
 
     def set_learning_rate(self, rate: float) -> None:
         """Another learning rate from here on; a schedule is where it would be had it started from that one, and a
@@ -227,12 +227,6 @@ def guarded(optimizer: Optimizer, device: torch.device) -> bool:
         and all(group.get("fused") and not group.get("momentum") for group in groups)
         and all(p.device.type == device.type for group in groups for p in group["params"])
     )
-
-
-def unsound(state: Mapping[str, object]) -> list[str]:
-    """The fields of a parameter's optimizer state that hold a value that isn't finite."""
-    values = {name: local(value) for name, value in state.items() if isinstance(value, Tensor)}
-    return [n for n, v in values.items() if v.is_floating_point() and not finite(v)]
 
 
 def finite(x: Tensor) -> bool:
