@@ -39,7 +39,7 @@ from autoplan.search.space.gradient_checks import check_read
 from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism
 from autoplan.search.tables.placed_search import search_with_tables
-from autoplan.trace.checks.input_dtypes import check_dtypes
+from autoplan.trace.checks.input_dtypes import check_dtypes, stored_notes
 from autoplan.trace.checks.rows import number_of_rows
 from autoplan.trace.passes.precision import compute_dtype, computed_in, in_precision
 from autoplan.trace.passes.stacked_weights import with_stacked_weights
@@ -60,6 +60,7 @@ def traced_model(
     if not isinstance(training, Training) or training.optimizer in ELEMENTWISE:
         model = with_stacked_weights(model)
     model = with_rounded_noted(in_precision(model, training.precision), training.precision)
+    model = replace(model, notes=(*model.notes, *stored_notes(module, training.precision)))
     if isinstance(training, Training):
         model = with_randomness(model, training.randomness)
         model = with_capacity(model, training.expert_capacity, training.expert_dropping)

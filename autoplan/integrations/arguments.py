@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 import sys
+from pathlib import Path
 
 from transformers import TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from autoplan.errors import ParallelismError
+from autoplan.errors import CheckpointError, ParallelismError
 from autoplan.options import Training
+from autoplan.runtime.checkpoint.state_json import STATE, read_header
+from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.inference.agreed_batch import planned_rows
 from autoplan.runtime.program import Program
 from autoplan.runtime.program_spec import DATA
@@ -106,7 +110,27 @@ def settled(args: TrainingArguments, program: Program) -> TrainingArguments:
     for name in ("gradient_checkpointing", "activation_checkpointing", "torch_compile"):
         if getattr(found, name, None):
             setattr(found, name, False)
+    found.torch_compile_backend = found.torch_compile_mode = None  # True sets them, and Accelerate would compile
     return found
+
+
+def check_output(args: TrainingArguments, program: Program, folder: str) -> None:
+    """CheckpointError, on every rank, where the Trainer's folder holds checkpoints that another run left.
+
+    Such a one is never replaced, and a save would find it only in the midst of training.
+    folder  of a checkpoint, the one that holds all of the program's
+    """
+    root = program.saver.known().root
+
+    def other() -> None:
+        saved = sorted(Path(args.output_dir or ".").glob(f"{PREFIX_CHECKPOINT_DIR}-*/{folder}/{STATE}"))
+        foreign = [path.parent for path in saved if read_header(path.parent).root != root]
+        if foreign and args.save_strategy != "no":
+            cause = f"it holds {len(foreign)} checkpoints of another run, {foreign[0].parent.name} among them"
+            remedy = "give resume_from_checkpoint=True to go on from the last, or another output_dir"
+            raise CheckpointError(f"output_dir={args.output_dir!r}", cause, remedy)
+
+    together(other)
 
 
 def check_batch(args: TrainingArguments, program: Program) -> None:

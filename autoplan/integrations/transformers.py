@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput, has_length
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput, has_length
 
 from autoplan.errors import InputsError
 from autoplan.integrations.accelerate import FOLDER, Accelerator
-from autoplan.integrations.arguments import check_evaluation, check_trainer, settled, training_of
+from autoplan.integrations.arguments import check_evaluation, check_output, check_trainer, settled, training_of
 from autoplan.integrations.program_model import program_of
 from autoplan.plan import Plan
 from autoplan.runtime.inference.agreed_batch import planned_rows
@@ -66,6 +66,12 @@ class Trainer(transformers.Trainer):
         self.module = model
         self._set_signature_columns_if_needed()
         self.model = self.model_wrapped = self.callback_handler.model = self.accelerator.prepare_model(model)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **further: Any) -> TrainOutput:
+        """CheckpointError where ``output_dir`` holds checkpoints that another run left, and this one doesn't resume."""
+        if not resume_from_checkpoint:
+            check_output(self.args, self.program, FOLDER)
+        return super().train(resume_from_checkpoint, *rest, **further)
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()

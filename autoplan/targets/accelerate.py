@@ -26,9 +26,11 @@ def accelerate(values: Values) -> ExportedConfig:
     if p.offload == "optimizer":
         losses.instead("it offloads parameters and the optimizer together", offload="parameters")
         p = losses.parallelism
+    on_devices = cluster.profile()[0].compiles  # a CPU's profile alone runs eagerly
     config: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP" if p.zero else "MULTI_GPU",
+        "distributed_type": "FSDP" if p.zero else "MULTI_GPU" if on_devices else "MULTI_CPU",
+        "use_cpu": not on_devices,
         "mixed_precision": PRECISIONS.get(training.precision, "no"),
         "num_machines": cluster.nodes,
         "num_processes": cluster.devices,

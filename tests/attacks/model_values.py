@@ -84,6 +84,11 @@ def wrapped(_: Place) -> str:
     return refused(lambda: traced(nn.DataParallel(Two())), "DataParallel", ".module")
 
 
+@attack("a model that torch.compile returned", "names that no checkpoint has")
+def compiled(_: Place) -> str:
+    return refused(lambda: traced(torch.compile(Two())), "torch.compile", "its ._orig_mod")
+
+
 @attack("spectral norm, whose buffers each forward changes", "frozen at their first values")
 def spectral(_: Place) -> str:
     return as_one_device(hooked(lambda m: parametrizations.spectral_norm(m.a)))

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file
 
 import autoplan
-from autoplan.errors import InputsError, ParallelismError
+from autoplan.errors import CheckpointError, InputsError, ParallelismError
 from autoplan.integrations.transformers import Trainer, training_of
 from tests.support import trainer_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
@@ -96,6 +96,32 @@ def test_a_default_that_is_too_large_is_made_to_fit(
     assert trainer.args.per_device_eval_batch_size == 3 and args.per_device_eval_batch_size == 8
     assert "per_device_eval_batch_size: 3, as the plan's batch has" in capsys.readouterr().err
     trainer.program.close()
+
+
+@in_fork
+def test_torch_compile_is_the_plan_s_to_say(alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = loop.arguments(str(tmp_path), torch_compile=True)
+    trainer = Trainer(plan=alone, model=loop.small_llama(), args=args, eval_dataset=loop.Tokens(8, 2))
+    assert "torch_compile: the plan says what is compiled" in capsys.readouterr().err
+    trainer.program.close()
+
+
+@in_fork
+def test_checkpoints_of_another_run_are_found_before_training(alone: Path, tmp_path: Path) -> None:
+    """A save would refuse to replace them, hours later."""
+    data = {"train_dataset": loop.Tokens(32, 1), "eval_dataset": loop.Tokens(8, 2)}
+    given: dict = {"save_steps": 1, "eval_steps": 1, "max_steps": 1, "load_best_model_at_end": False}
+    args = loop.arguments(str(tmp_path), **given)
+    trainer = Trainer(plan=alone, model=loop.small_llama(), args=args, **data)
+    trainer.train()
+    trainer.train()  # its own are replaced
+    trainer.program.close()
+    other = Trainer(plan=alone, model=loop.small_llama(), args=args, **data)
+    with pytest.raises(CheckpointError, match=r"holds 1 checkpoints of another run, checkpoint-1 among them"):
+        other.train()
+    other.args.save_strategy = "no"
+    other.train()
+    other.program.close()
 
 
 class OwnLoss(Trainer):

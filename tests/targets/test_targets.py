@@ -60,7 +60,8 @@ def test_ranks_and_rows_multiply_to_the_plan_s(pinned: Parallelism) -> None:
     assert nano["parallelism"]["dp"] * nano["parallelism"]["tp"] * nano["parallelism"]["pp"] == 4
     tokens = nano["tokens"]
     assert tokens["micro_batch_size"] * tokens["batch_accumulation_per_replica"] * nano["parallelism"]["dp"] == rows
-    assert yaml.safe_load(found["accelerate"].text)["num_processes"] == 4
+    launched = yaml.safe_load(found["accelerate"].text)
+    assert launched["num_processes"] == 4 and launched["use_cpu"] and launched["distributed_type"] != "MULTI_GPU"
 
 
 def test_the_optimizer_s_figures_are_the_training_s() -> None:

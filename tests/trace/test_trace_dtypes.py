@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoplan.errors import InputsError
-from autoplan.trace.checks.input_dtypes import check_dtypes
+from autoplan.trace.checks.input_dtypes import check_dtypes, stored_notes
 
 X = torch.ones(4, 8)
 IMAGE = torch.ones(2, 3, 8, 8)
@@ -60,3 +60,19 @@ def test_what_runs_is_let_through(model: nn.Module, given: Tensor, precision: st
 
 def test_a_target_may_be_wider() -> None:
     check_dtypes(nn.Linear(8, 8), (X, X.double()), F.mse_loss, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "told"),
+    [
+        (nn.Linear(8, 8).bfloat16(), "fp32", "weights in bfloat16; the plan keeps them in float32; precision='bf16'"),
+        (nn.Linear(8, 8).bfloat16(), "bf16-mixed", "the plan keeps them in float32; precision='bf16' keeps them so"),
+        (nn.Linear(8, 8).double(), "fp32", "weights in float64; the plan keeps them in float32; precision='fp64'"),
+        (nn.Linear(8, 8).half(), "fp16-mixed", "weights in float16; the plan keeps them in float32"),
+        (nn.Linear(8, 8).bfloat16(), "bf16", ""),
+        (nn.Linear(8, 8), "bf16-mixed", ""),
+        (nn.Linear(8, 8).bfloat16().requires_grad_(False), "fp32", ""),
+    ],
+)
+def test_weights_that_are_kept_in_another_dtype_are_told(model: nn.Module, precision: str, told: str) -> None:
+    assert told in "".join(stored_notes(model, precision)) and bool(told) == bool(stored_notes(model, precision))

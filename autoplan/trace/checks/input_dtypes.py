@@ -4,6 +4,7 @@ A program casts what it is fed to the dtype that it computes in, so a batch in f
 that can't even be run on it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,20 @@ def check_dtypes(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, preci
             f"the model is of {dtype_name(fits)}, and torch refuses to run it on that: {refusal}",
             f"give it in {dtype_name(fits)}, or the model in {dtype_name(tensor.dtype)} (model.to(...))",
         )
+
+
+def stored_notes(model: nn.Module, precision: str) -> tuple[str, ...]:
+    """What a report says of weights that a plan keeps in another dtype than the model holds them in."""
+    kept, counted = STORED.get(precision, torch.float32), Counter[torch.dtype]()
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.requires_grad:
+            counted[parameter.dtype] += parameter.numel()
+    counted.pop(kept, None)
+    if not counted:
+        return ()
+    held = counted.most_common(1)[0][0]
+    own = next((f"; precision={name!r} keeps them so" for name, dtype in STORED.items() if dtype == held), "")
+    return (f"the model holds weights in {dtype_name(held)}; the plan keeps them in {dtype_name(kept)}{own}",)
 
 
 def refused(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, dtype: torch.dtype | None) -> str | None:

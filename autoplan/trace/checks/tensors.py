@@ -6,6 +6,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from autoplan.errors import InputsError, TraceError
 from autoplan.trace.initialise.plain import check_plain, named
 
+COMPILED = "_orig_mod"  # what torch.compile names the module that it wraps, in state dicts too
+
 
 def check_tensors(model: nn.Module) -> None:
     """InputsError for a model in a wrapper, and as ``check_plain`` raises them; TraceError for two tensors that share
@@ -15,6 +17,10 @@ def check_tensors(model: nn.Module) -> None:
             kind = type(module).__name__
             cause = f"{kind} wraps {f'module {path!r}' if path else 'the model'}, and what it does isn't in a plan"
             raise InputsError(kind, cause, "hand over what it wraps, its .module")
+        if COMPILED in dict(module.named_children()):
+            where = f"module {path!r}" if path else "the model"
+            cause = f"{where} is what it returned, and each name in it would begin with {COMPILED}"
+            raise InputsError("torch.compile", cause, f"hand over its .{COMPILED}: a plan compiles by itself")
     check_plain(model)
     check_apart(model)
 
