@@ -17,7 +17,9 @@ SIZES = (
     "dp", "tp", "pp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "local_steps", "dp_replicate",
     "compression_rank", "servers", "staleness", "compression_within", "backups",
 )  # fmt: skip
-"""Fields of Parallelism that are numbers; ``staleness`` may be 0."""
+"""Fields of Parallelism that are numbers."""
+NONE_AT_ZERO = ("staleness", "backups")
+"""Of them those that may be 0, which asks for none."""
 OUTER_OPTIMIZERS = ("nesterov",)
 GOSSIP = ("ring", "exponential")
 COMPRESSIONS = ("powersgd", "int8", "fp8", "topk", "1bit", "1bit-lamb")

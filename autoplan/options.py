@@ -17,6 +17,7 @@ from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_gr
 from autoplan.lr_schedule import LRSchedule, as_schedule
 from autoplan.option_values import (
     CONTINUOUS,
+    NONE_AT_ZERO,
     PARALLEL,
     REDUCE_DTYPES,
     SIZES,
@@ -222,7 +223,7 @@ class Parallelism:
                      and alone its optimizer state; the others push gradients to it and pull weights from it
     staleness        of servers: how many updates old the weights are that gradients are computed with; None or 0: none
     backups          of their workers so many whose gradients a step does without: it is by the mean of those that are
-                     there first (Chen et al. 2016)
+                     there first (Chen et al. 2016); None or 0: none
     tp_overlap       chunks into which a gather before column-parallel products, or a sum after a row-parallel one, is
                      cut: one is sent while another is multiplied; "auto": as many as is quickest of each; None or 1:
                      it isn't cut
@@ -262,7 +263,7 @@ class Parallelism:
 
     def __post_init__(self) -> None:
         for name in SIZES:
-            size, least = getattr(self, name), int(name != "staleness")
+            size, least = getattr(self, name), int(name not in NONE_AT_ZERO)
             if size is not None and (not is_whole(size) or size < least):
                 cause = f"a size is a whole number of at least {least}"
                 raise ParallelismError(f"{name}={size!r}", cause, f"give {name}>={least}")

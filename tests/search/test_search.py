@@ -210,6 +210,14 @@ def test_a_step_with_backup_workers_asks_nothing_of_all_ranks(training: Training
         search(llama(), CPU, training, Parallelism(servers=1, backups=1))
 
 
+def test_no_backup_workers_are_none() -> None:
+    assert Parallelism(servers=2, backups=0, staleness=0).backups == 0
+    given, plain = (search(llama(), CPU, ADAMW, Parallelism(servers=2, backups=b))[0] for b in (0, None))
+    assert given.parallelism == plain.parallelism and given.parallelism.backups is None
+    with pytest.raises(ParallelismError, match="backups>=0"):
+        Parallelism(servers=2, backups=-1)
+
+
 def test_backup_workers_are_priced() -> None:
     """A push of three workers in four, in the open; two copies of a shard for workers that are late."""
     asked = Parallelism(servers=4, micro_batch=2, recompute="none")
