@@ -274,6 +274,10 @@ class Parallelism:
         if self.tensor is not None:
             self._check_factors(self.tensor)
 
+    def __repr__(self) -> str:
+        """The fields that are set: of thirty, most plans have few."""
+        return f"Parallelism({', '.join(f'{name}={value!r}' for name, value in self.pinned().items())})"
+
     def _check_factors(self, factors: tuple[int, ...]) -> None:
         counted = isinstance(factors, tuple) and all(is_whole(factor) and factor >= 1 for factor in factors)
         if not counted or not 1 <= len(factors) <= len(TENSOR):

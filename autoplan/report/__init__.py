@@ -12,6 +12,7 @@ Modules, each importing only those before it:
     embedding_tables  tables that are placed
     waits             what a device waits for
     idle_options      what was asked for without effect
+    kept_out          why a quicker plan isn't the one chosen
     notes             why the plan is as it is
     price_tables      memory, collectives, alternatives, the search
     program_tables    blocks with their layouts

@@ -11,9 +11,10 @@ from autoplan.options import Parallelism, Training
 from autoplan.report.device_kinds import memory_limits_of, unequal
 from autoplan.report.experts import experts_notes
 from autoplan.report.idle_options import idle_options
+from autoplan.report.kept_out import kept_out
 from autoplan.report.table import paragraph
 from autoplan.report.waits import spent_s
-from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
+from autoplan.report.words import fullest_stage, is_chosen, is_equal, parallelism_text, seconds_text
 from autoplan.search.explain.pins import PRICES_OF_PINS, UNPINNED_QUICKLY
 from autoplan.search.predict import COMPRESSED
 from autoplan.search.space.batch_axes import split_batch
@@ -237,14 +238,22 @@ def next_best(record: PlanRecord) -> list[str]:
     beyond = min((a for a in others(record) if a.over_bytes > 0), key=lambda a: a.step_time_s, default=None)
     said = []
     if fitting is not None and step_s:
-        rank = "Next" if fitting.step_time_s >= step_s else "Quicker"
-        said.append(f"{rank}: {fitting.name} also fits and {slower(record, fitting)}.")
+        said.append(beside_it(record, fitting))
     if beyond is not None and beyond.step_time_s < step_s:
         said.append(
             f"Memory decides: {beyond.name} would take {seconds_text(beyond.step_time_s)}, "
             f"but exceeds the memory limit by {size_text(beyond.over_bytes)} a device."
         )
     return said
+
+
+def beside_it(record: PlanRecord, fitting: Alternative) -> str:
+    """An alternative that fits; where it is quicker, why it isn't the plan."""
+    if fitting.step_time_s >= record.chosen.predicted.step_time_s:
+        return f"Next: {fitting.name} also fits and {slower(record, fitting)}."
+    equal = " The two are equal as far as predictions go." if is_equal(record, fitting) else ""
+    reason = kept_out(record, fitting.parallelism)
+    return f"Quicker: {fitting.name} also fits and {slower(record, fitting)}. It isn't taken: {reason}.{equal}"
 
 
 def others(record: PlanRecord) -> list[Alternative]:
@@ -268,10 +277,12 @@ def classical(record: PlanRecord) -> list[str]:
 
 
 def slower(record: PlanRecord, alternative: Alternative) -> str:
-    """``takes 1.56 times as long`` or ``takes 4.1% longer, waiting 2.1 s for gradients (all-reduce over dp)``."""
+    """``takes 1.56 times as long`` or ``takes 4.1% longer, waiting 2.1 s for gradients (all-reduce over dp)``; of a
+    quicker one, ``takes 4.1% less time``."""
     ratio = alternative.step_time_s / record.chosen.predicted.step_time_s
     waits = waiting(record, alternative)
-    longer = f"{100 * (ratio - 1):.1f}% longer" if 1 <= ratio < 1.1 else f"{ratio:.2f} times as long"
+    slightly = f"{100 * (ratio - 1):.1f}% longer" if ratio >= 1 else f"{100 * (1 - ratio):.1f}% less time"
+    longer = slightly if 0.9 < ratio < 1.1 else f"{ratio:.2f} times as long"
     return f"takes {longer}{', waiting ' if waits else ''}{waits}"
 
 

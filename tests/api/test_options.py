@@ -85,3 +85,9 @@ def test_options_are_kept_sorted_and_frozen_however_they_are_given() -> None:
     for options in (given, list(given.items()), tuple(given.items()), kept):
         assert Training(optimizer_options=options).optimizer_options == kept  # type: ignore[arg-type]
     assert Training(lr_schedule="constant").lr_schedule == LRSchedule() and Training().lr_schedule is None
+
+
+def test_a_parallelism_prints_what_is_set_and_reads_back() -> None:
+    pinned = Parallelism(dp=2, tensor=(2, 2), pipeline_schedule="1f1b")
+    assert repr(pinned) == "Parallelism(dp=2, pipeline_schedule='1f1b', tensor=(2, 2))"
+    assert eval(repr(pinned)) == pinned and repr(Parallelism()) == "Parallelism()"

@@ -241,3 +241,13 @@ def test_a_compression_without_anything_to_compress_is_told() -> None:
     text = str(parallelize_alone(torch.nn.Linear(8, 8), "1x2 cpu", rows, loss_fn=loss, parallelism="powersgd").report())
     assert "Nothing is compressed" in text
     assert "approximation" not in text
+
+
+def test_a_weight_is_explained_by_each_of_its_names(record: PlanRecord) -> None:
+    """A tied one has several; a piece of a fused one is found by the whole one's."""
+    first, *rest = record.model.parameters
+    piece = replace(rest[-1], source="fused.weight", dim=0, start=0, stop=4)
+    renamed = (replace(first, aliases=("lm_head.weight",)), *rest[:-1], piece)
+    known = replace(record, model=replace(record.model, parameters=renamed))
+    for name, own in (("lm_head.weight", first.name), ("fused.weight", piece.name)):
+        assert explain_text(known, name).split("\n", 1)[1] == explain_text(known, own).split("\n", 1)[1]

@@ -10,6 +10,7 @@ from autoplan.ir.choice import Alternative
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
 from autoplan.report.device_kinds import memory_limits_of
+from autoplan.report.kept_out import kept_out
 from autoplan.report.table import paragraph, table
 from autoplan.report.words import fullest_stage, headline, seconds_text
 from autoplan.search.breakdown import breakdown
@@ -80,11 +81,8 @@ def verdict(record: PlanRecord, other: PlanRecord) -> str:
         return "It is the plan itself."
     ratio = its_s / own_s - 1
     if ratio < -1e-6:
-        gap = 100 * record.search.optimality_gap
-        return (
-            f"It fits and is {-100 * ratio:.1f}% quicker: the search, which stopped within {gap:.1f}% of its bound, or "
-            "what was pinned or constrained, kept it out. parallelism= plans it."
-        )
+        reason = kept_out(record, other.chosen.parallelism)
+        return f"Not taken, though it fits and takes {-100 * ratio:.1f}% less time: {reason}. parallelism= plans it."
     if ratio <= 1e-6:
         return "It takes as long: the search met the plan first."
     one, its = ({f"{p.kind} {p.axis}".strip(): p.seconds for p in breakdown(r).parts} for r in (record, other))

@@ -65,16 +65,24 @@ def explain_text(record: PlanRecord, name: str) -> str:
 
 def find(model: Model, name: str) -> list[Place]:
     """Every operator that a name means: a module's path, a parameter's name, an operator's own name."""
-    found = []
+    found, weights = [], parameters_of(model, name)
     for index, segment in enumerate(model.segments):
         block = model.blocks[segment.block]
-        read = {p.name for p, full in zip(block.parameters, segment.parameters, strict=True) if full == name}
+        read = {p.name for p, full in zip(block.parameters, segment.parameters, strict=True) if full in weights}
         for node in block.nodes:
             path = module_path(model, segment, node)
             inside = bool(path) and (path == name or path.startswith(f"{name}."))
             if inside or node.name == name or segment.path == name or read & set(node.operands):
                 found.append(Place(segment.block, index, node))
     return found
+
+
+def parameters_of(model: Model, name: str) -> set[str]:
+    """The program's names of one of the user's parameters: a tied one has several, a fused one is several of them."""
+    every = {p.name: {p.source, *p.aliases} for p in model.parameters}
+    for parameter in model.parameters:
+        every[parameter.name] |= {own for m in parameter.members for own in (m.source, *m.aliases)}
+    return {own for own, names in every.items() if name == own or name in names}
 
 
 def graph_names(record: PlanRecord, name: str) -> list[str]:
@@ -98,6 +106,7 @@ def known_names(model: Model) -> list[str]:
         names |= dict.fromkeys((segment.path, *segment.parameters))
         names |= dict.fromkeys(module_path(model, segment, node) for node in block.nodes)
         names |= dict.fromkeys(node.name for node in block.nodes)
+    names |= dict.fromkeys(own for p in model.parameters for own in (p.source, *p.aliases))
     return [name for name in names if name]
 
 
