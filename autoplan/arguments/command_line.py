@@ -22,6 +22,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         help_text = f"see {self.prog} --help"
         if match := _REQUIRED.fullmatch(message):
+            commands = next((list(a.choices) for a in self._actions if a.metavar == match[1] and a.choices), None)
+            if commands:
+                remedy = f"give one of {', '.join(commands)}; {help_text}"
+                raise LaunchError(self.prog, f"no {match[1]} is given", remedy)
             raise LaunchError(self.prog, f"it lacks {match[1].removesuffix(', …')}", help_text)
         if match := _CHOICE.fullmatch(message):
             choices = re.findall(r"[\w.-]+", match[3])

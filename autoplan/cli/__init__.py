@@ -1,5 +1,5 @@
 """The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``rehearse``, ``measure``,
-``seal``, ``diff``, ``trace``, ``config``, ``train``, ``devices``, ``checkpoint``.
+``explain``, ``seal``, ``diff``, ``trace``, ``config``, ``train``, ``devices``, ``checkpoint``.
 
 This file declares the commands and their options. Each names the function that runs it, whose module is imported once
 the arguments are read: help and mistakes take a tenth of a second. A user's mistake ends with one line on stderr and
@@ -79,6 +79,10 @@ def parser() -> argparse.ArgumentParser:
         other.set_defaults(command=command)
         if name == "report":
             other.add_argument("--verbose", action="store_true", help=VERBOSE)
+    explain = commands.add_parser("explain", help="what an exported plan chose for an operator or module, or gave up")
+    explain.add_argument("folder", help="a folder that plan --export wrote")
+    explain.add_argument("name", help="a module, weight or operator; or another plan: zero3, dp=2,tp=2")
+    explain.set_defaults(command="exported.explain_command")
     rehearse = commands.add_parser("rehearse", help="run an exported program at full size, without a device")
     rehearse.set_defaults(command="exported.rehearse_command")
     rehearse.add_argument("folder", help="a folder that plan --export wrote")

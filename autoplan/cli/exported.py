@@ -21,6 +21,13 @@ def report_command(options: argparse.Namespace) -> None:
     print(load(options.folder).report(verbose=options.verbose), end="")
 
 
+def explain_command(options: argparse.Namespace) -> None:
+    plan = load(options.folder)
+    with phase(f"pricing {options.name} beside the plan"):
+        said = plan.explain(options.name)
+    print(said, end="")
+
+
 def diff_command(options: argparse.Namespace) -> None:
     print(difference(load(options.before), load(options.after)), end="")
 

@@ -23,6 +23,10 @@ LAUNCHES = (
     "The device waits for the host to launch kernels, which has no price: larger microbatches, or compile=True, leave "
     "it less to launch"
 )
+CORES = (
+    "Python between operators has no price, nor what else runs on these cores: larger microbatches leave it less, and "
+    "fewer processes than cores leave each its own"
+)
 STAGES = (
     "Stages wait for one another and for messages: see in autoplan trace --measured which of them takes longer than "
     "predicted"
@@ -51,6 +55,7 @@ def beside(record: PlanRecord, ranks: Sequence[RankMeasured]) -> Measurement:
     predicted = record.chosen.predicted
     steps_s = tuple(max(times) for times in zip(*(rank.steps_s for rank in ranks), strict=True))
     step_s = statistics.median(steps_s)
+    idle_remedy = CORES if ranks[0].device == "cpu" else LAUNCHES
     profiled_s = max(rank.parts.step_s for rank in ranks)
     interval = interval_of(record.cluster, predicted.step_time_s)
     return Measurement(
@@ -61,14 +66,16 @@ def beside(record: PlanRecord, ranks: Sequence[RankMeasured]) -> Measurement:
         step_s=step_s,
         predicted_s=predicted.step_time_s,
         interval=(interval.low_s, interval.high_s),
-        parts=parts_beside(record, [rank.parts for rank in ranks], step_s),
+        parts=parts_beside(record, [rank.parts for rank in ranks], step_s, idle_remedy),
         axes=axes_beside(record, [rank.parts for rank in ranks]),
         peaks=peaks_beside(record, ranks),
         profiled_s=profiled_s,
     )
 
 
-def parts_beside(record: PlanRecord, ranks: Sequence[RankStep], step_s: float) -> tuple[Measured, ...]:
+def parts_beside(
+    record: PlanRecord, ranks: Sequence[RankStep], step_s: float, idle_remedy: str
+) -> tuple[Measured, ...]:
     """Both steps by the same parts; the measured ones add up to ``step_s``.
 
     What a profiler adds to a step is a host's time: it shortens what is idle first, and only then the rest alike.
@@ -85,12 +92,13 @@ def parts_beside(record: PlanRecord, ranks: Sequence[RankStep], step_s: float) -
         Measured("compute", expected[COMPUTE, ""], compute_s * scale, KERNELS),
         Measured("parameter update", expected[UPDATE, ""], update_s * scale, KERNELS),
     ]
+    idle = Measured("nothing computes or is sent", 0.0, idle_s, idle_remedy)
     bubble_s = expected[BUBBLE, ""]
     awaited = {axis: seconds for (kind, axis), seconds in expected.items() if kind == WAIT}
     if OTHERS in waited:  # over which axis isn't known: all of it beside all
         all_s = sum(awaited.values()) + bubble_s
         found.append(Measured("waiting for other ranks", all_s, sum(waited.values()) * scale, WIRES))
-        found.append(Measured("nothing computes or is sent", 0.0, idle_s, LAUNCHES))
+        found.append(idle)
         return tuple(found)
     for axis in sorted((awaited.keys() | waited.keys()) - {PIPELINE}):
         name = "waiting for copies from or to the host" if axis == HOST else f"waiting for collectives over {axis}"
@@ -100,7 +108,7 @@ def parts_beside(record: PlanRecord, ranks: Sequence[RankStep], step_s: float) -
         measured_s = waited.get(PIPELINE, 0.0) * scale + idle_s
         found.append(Measured("pipeline bubble and messages", expected_s, measured_s, STAGES))
     else:
-        found.append(Measured("nothing computes or is sent", 0.0, idle_s, LAUNCHES))
+        found.append(idle)
     return tuple(found)
 
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
+from autoplan.emit.source import size_text
 from autoplan.errors import RehearsalError
 from autoplan.rehearsal.pricing.price_check import Balance
 from autoplan.rehearsal.records import Finding, Peak, RankClass, RankTrace
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import Mismatch
 from autoplan.report.table import paragraph, table
-from autoplan.report.words import seconds_text
+from autoplan.report.words import seconds_text, size_in, unit_for
 
-GB = 1e9
 MOST = 10  # differences of prices that are told
 WRONG = ("wrong device", "failed")
 """Findings with which a program doesn't run; the others cost time."""
@@ -150,7 +150,8 @@ def lines(found: Rehearsal) -> list[str]:
     """The rehearsal in words: the verdict, the classes' memory, what is alive at the fullest peak, the findings."""
     verdict = "would run" if found.passed else "would NOT run"
     of = f"{found.run} of {found.microbatches} microbatches" if found.run < found.microbatches else "the whole step"
-    classes = f"{len(found.classes) + len(found.failed)} classes of ranks"
+    count = len(found.classes) + len(found.failed)
+    classes = f"{count} class{'es' if count > 1 else ''} of ranks"
     told = [
         found.name,
         f"The program {verdict}: {found.devices:,} ranks in {classes}, {of} of each run in {found.seconds:.0f} s here.",
@@ -174,20 +175,24 @@ def unfit(found: Rehearsal) -> list[str]:
     most = max(over, key=lambda one: one.peak_bytes)
     count = sum(len(one.ranks.ranks) for one in over)
     return [
-        f"It doesn't fit: {most.peak_bytes / GB:.2f} GB ({most.ranks.reason}), where a device has "
-        f"{found.limit_bytes / GB:.2f} GB for it; {count:,} of {found.devices:,} ranks take more than that."
+        f"It doesn't fit: {size_text(most.peak_bytes)} ({most.ranks.reason}), where a device has "
+        f"{size_text(found.limit_bytes)} for it; {count:,} of {found.devices:,} ranks take more than that."
     ]
 
 
 def memory_table(found: Rehearsal) -> str:
-    header = ("ranks", "each of", "rehearsed GB", "predicted GB", "off by", "operators", "collectives", "peak during")
+    size, unit = unit_for(max(one.peak_bytes for one in found.classes))
+    header = (
+        "ranks", "each of", f"rehearsed {unit}", f"predicted {unit}", "off by", "operators", "collectives",
+        "peak during",
+    )  # fmt: skip
     rows = []
     for one in found.classes:
         kinds = Counter(call.kind for call in one.trace.calls)
         over = " (over the limit)" if one.peak_bytes > found.limit_bytes else ""
         rows.append((
-            one.ranks.reason, f"{len(one.ranks.ranks):,}", f"{one.peak_bytes / GB:.2f}{over}",
-            f"{one.predicted_bytes / GB:.2f}", f"{one.off:+.1%}", f"{kinds['operator']:,}",
+            one.ranks.reason, f"{len(one.ranks.ranks):,}", f"{size_in(size, one.peak_bytes)}{over}",
+            size_in(size, one.predicted_bytes), f"{one.off:+.1%}", f"{kinds['operator']:,}",
             f"{kinds['collective'] + kinds['send'] + kinds['receive']:,}", one.peak.during,
         ))  # fmt: skip
     return table(header, rows, right=range(1, 7))
@@ -196,14 +201,14 @@ def memory_table(found: Rehearsal) -> str:
 def fullest(one: RehearsedClass) -> list[str]:
     """What stands at a class's peak."""
     told = [f"At the peak of {one.ranks.reason}, in {one.peak.during} at {one.peak.line}:"]
-    told += [f"  {alive.bytes / GB:8.2f} GB  {alive.kind} ({alive.storages})" for alive in one.peak.kinds]
+    told += [f"  {size_text(alive.bytes):>9}  {alive.kind} ({alive.storages})" for alive in one.peak.kinds]
     told.append("Made by:")
     told += [
-        f"  {group.bytes / GB:8.2f} GB  {group.name} at {group.line or 'start'} ({group.count})"
+        f"  {size_text(group.bytes):>9}  {group.name} at {group.line or 'start'} ({group.count})"
         for group in one.peak.largest[:6]
     ]
     if one.growth_bytes > 0:
-        told.append(f"Each further microbatch adds {one.growth_bytes / GB:.3f} GB.")
+        told.append(f"Each further microbatch adds {size_text(one.growth_bytes)}.")
     return told
 
 

@@ -15,7 +15,7 @@ from autoplan.report.start import start_text
 from autoplan.report.table import table
 from autoplan.report.text_report import SPLITS, summary_fields
 from autoplan.report.waits import per_device, spent_s
-from autoplan.report.words import GIB, MIB, apart_text, is_equal, parallelism_text, seconds_text, size_in
+from autoplan.report.words import apart_text, is_equal, parallelism_text, seconds_text, size_in, unit_for
 from autoplan.search.explain.alternatives import together, whose
 
 LINES, WIDTH, NAME = 40, 100, 12
@@ -92,7 +92,7 @@ def more(count: int, what: str) -> list[str]:
 def memory(record: PlanRecord, most: int) -> list[str]:
     """The stages that have least left, in their order."""
     held, memory_limits = record.chosen.predicted.peak_bytes, memory_limits_of(record)
-    unit, name = (GIB, "GiB") if max(m.total for m in held) >= GIB // 10 else (MIB, "MiB")
+    unit, name = unit_for(max(m.total for m in held))
     most = shown(len(held), most)
     place = "rank" if len(held) < len(record.chosen.stages) else "stage"
     fullest = sorted(range(len(held)), key=lambda k: memory_limits[k] - held[k].total)[:most]

@@ -124,6 +124,11 @@ def three_digits(number: float) -> str:
     return f"{number:,.0f}" if size >= 99.95 else f"{number:.1f}" if size >= 9.995 else f"{number:.2f}"
 
 
+def unit_for(most: float) -> tuple[int, str]:
+    """The unit of a table whose largest size has so many bytes, and its name."""
+    return (GIB, "GiB") if most >= GIB // 10 else (MIB, "MiB")
+
+
 def size_in(unit: int, size: float) -> str:
     """Bytes in a unit that the column's header names."""
     return three_digits(size / unit) if size else "0"

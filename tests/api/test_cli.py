@@ -70,6 +70,15 @@ def test_explain_takes_the_report_s_place(capsys: pytest.CaptureFixture[str]) ->
     assert out.startswith("model.layers.0.mlp.down_proj, in the plan tp=2") and "operands -> result" in out
 
 
+def test_an_exported_plan_is_asked_about_an_operator_or_another_plan(
+    exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(exported), "no.such"]) == 2 and "no.such" in capsys.readouterr().err
+    assert main(["explain", str(exported), "dp=4"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("dp=4, beside the plan dp=2 tp=2") and "as planned now: dp=4" in out
+
+
 def test_devices_are_listed_and_each_figure_has_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices"]) == 0
     listed = capsys.readouterr().out.splitlines()

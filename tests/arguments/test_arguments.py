@@ -58,7 +58,7 @@ def test_a_command_within_names_its_own_options() -> None:
         top.parse_args(["plan", "--verfy"])
     with pytest.raises(LaunchError, match=r"command plam: autoplan has no such choice\. did you mean plan"):
         top.parse_args(["plam"])
-    with pytest.raises(LaunchError, match="autoplan: it lacks command"):
+    with pytest.raises(LaunchError, match=r"autoplan: no command is given\. give one of plan; see autoplan --help"):
         top.parse_args([])
 
 

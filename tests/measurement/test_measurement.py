@@ -50,6 +50,14 @@ def test_both_steps_are_put_together_from_the_same_parts() -> None:
     assert decode(Measurement, json.loads(json.dumps(encode(found))), "here") == found
 
 
+@pytest.mark.parametrize(("device", "remedy"), [("H100", "the host to launch kernels"), ("cpu", "fewer processes")])
+def test_an_idle_device_waits_for_its_host_and_an_idle_core_for_others(device: str, remedy: str) -> None:
+    idle = replace(rank(0, 9.0), device=device, parts=RankStep(9.0, 1.0, 0.0, {}, 8.0, {}))
+    found = beside(planned().record, [idle])
+    assert found.most_off is not None and found.most_off.name == "nothing computes or is sent"
+    assert remedy in str(found)
+
+
 def test_what_the_profiler_adds_is_taken_from_idle_time_first() -> None:
     record = of_four_stages()
     slow = rank(0, 1.0, dp=0.2)
