@@ -2,6 +2,7 @@
 
 Nothing is downloaded. Models of transformers are built on the meta device.
 
-Order: `inputs` (the global batch of one step), `huggingface` (transformers' models by name), `saved` (saved folders),
+Order: `inputs` (the global batch of one step), `presets` (public configurations by
+name), `huggingface` (transformers' models by name), `saved` (saved folders),
 `pretrained` (what came with a model beside its weights), `named` (the model that ``--model`` names).
 """

@@ -1,6 +1,5 @@
 """Hugging Face models by name, built on the meta device from a configuration; nothing is downloaded."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,46 +24,9 @@ from autoplan.arguments.keywords import nearest
 from autoplan.arguments.values import parse_settings
 from autoplan.errors import InputsError
 from autoplan.models.inputs import hf_inputs
+from autoplan.models.presets import PRESETS, preset_name
 
-# Public configurations: each as its config.json has it. Sizes that are the class' defaults are left out.
-LLAMA_3 = {"vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
-           "num_key_value_heads": 8, "tie_word_embeddings": False}  # fmt: skip
-QWEN_3 = {"head_dim": 128, "norm_topk_prob": True, "max_position_embeddings": 40960, "rope_theta": 1e6}
-WITHOUT_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-PRESETS: Mapping[str, tuple[str, Mapping[str, object]]] = {
-    "llama-3-8b": ("llama", {**LLAMA_3, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-                             "num_attention_heads": 32}),
-    "llama-3-70b": ("llama", {**LLAMA_3, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
-                              "num_attention_heads": 64}),
-    "mixtral-8x7b": ("mixtral", {"max_position_embeddings": 32768, "rope_theta": 1e6}),
-    "mixtral-8x22b": ("mixtral", {"vocab_size": 32768, "max_position_embeddings": 65536, "rope_theta": 1e6,
-                                  "hidden_size": 6144, "intermediate_size": 16384, "num_hidden_layers": 56,
-                                  "num_attention_heads": 48, "num_key_value_heads": 8}),
-    "llama-3.1-405b": ("llama", {**LLAMA_3, "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126,
-                                 "num_attention_heads": 128, "max_position_embeddings": 131072}),
-    # Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B; openai/gpt-oss-20b, whose class' defaults are those of the 120b
-    "qwen3-30b-a3b": ("qwen3_moe", {**QWEN_3, "num_hidden_layers": 48}),
-    "qwen3-235b-a22b": ("qwen3_moe", {**QWEN_3, "hidden_size": 4096, "intermediate_size": 12288,
-                                      "moe_intermediate_size": 1536, "num_hidden_layers": 94,
-                                      "num_attention_heads": 64}),
-    "gpt-oss-20b": ("gpt_oss", {"num_hidden_layers": 24, "num_local_experts": 32}),
-    "gpt-oss-120b": ("gpt_oss", {}),
-    # Brown et al. 2020 (arXiv:2005.14165), table 2.1, with Megatron's padded vocabulary (Narayanan et al. 2021)
-    "gpt3-175b": ("gpt2", {**WITHOUT_DROPOUT, "n_embd": 12288, "n_layer": 96, "n_head": 96, "n_positions": 2048,
-                           "vocab_size": 51200}),
-    # google-t5/t5-11b
-    "t5-11b": ("t5", {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_layers": 24, "num_decoder_layers": 24,
-                      "num_heads": 128, "vocab_size": 32128, "dropout_rate": 0.0, "decoder_start_token_id": 0}),
-    # the shape of Dehghani et al. 2023 (arXiv:2302.05442), table 1; its layers run attention and MLP side by side
-    "vit-22b": ("vit", {"hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 48,
-                        "num_attention_heads": 48, "image_size": 224, "patch_size": 14}),
-}  # fmt: skip
-# what the hub calls a model, without its organisation and without what only says how it was trained
-HUB: Mapping[str, str] = {
-    "gpt2": "gpt2", "bert-base-uncased": "bert", "vit-base-patch16-224": "vit", "mixtral-8x7b-v0.1": "mixtral-8x7b",
-    "mixtral-8x22b-v0.1": "mixtral-8x22b", **{f"meta-{name}": name for name in PRESETS if name.startswith("llama")},
-}  # fmt: skip
-TRAINED = re.compile(r"-(instruct|chat|it|base|hf)$")
+NAMED = 8  # presets, where nothing is near
 # the class that a model type trains as: the first mapping that has it
 TASKS: tuple[tuple[Mapping[str, object], Any], ...] = (
     (MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, AutoModelForImageClassification),
@@ -124,14 +86,14 @@ def aliases_of(plain: Any) -> dict[str, object]:
 
 def known_name(name: str) -> str:
     """The preset or model type that a name of the hub stands for; InputsError, with the nearest, where it is none."""
-    given = TRAINED.sub("", name.rpartition("/")[2].lower())
-    found = HUB.get(given, given)
+    found = given = preset_name(name)
     if not is_known(found):
         found = found.replace("-", "_")  # "DeepSeek-V3" of the model type deepseek_v3
     if is_known(found):
         return found
     near = nearest(given.removeprefix("meta-"), [*PRESETS, *CONFIG_MAPPING_NAMES])
-    hint = f"did you mean {' or '.join(f'hf:{n}' for n in near)}" if near else f"try one of {', '.join(PRESETS)}"
+    known = f"try one of {', '.join([*PRESETS][:NAMED])}, …"
+    hint = f"did you mean {' or '.join(f'hf:{n}' for n in near)}" if near else known
     cause = "transformers has no model of that type"
     if "/" in name:
         cause = "nothing is downloaded, it isn't in the hub's cache here, and no preset has its configuration"

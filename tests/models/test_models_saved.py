@@ -76,6 +76,6 @@ def test_a_name_of_the_hub_is_a_preset_or_names_the_nearest() -> None:
     request = resolve_model("hf:openai-community/gpt2", [f"{name}={size}" for name, size in SIZES.items()])
     assert type(request.model) is GPT2LMHeadModel and "is planned as hf:gpt2" in request.notes[0]
     with pytest.raises(InputsError, match=r"nothing is downloaded.* did you mean hf:llama-3-8b"):
-        resolve_model("hf:meta-llama/Llama-3.1-8B")
+        resolve_model("hf:meta-llama/Llama-3-9B")
     with pytest.raises(InputsError, match=r"'llama': this names no model\. write hf:llama"):
         resolve_model("llama")
