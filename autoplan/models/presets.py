@@ -51,6 +51,7 @@ def gpt_2(width: int, layers: int, heads: int) -> Preset:
 
 
 LONG = {"max_position_embeddings": 131072}
+MIXTRALS = ("mixtral-8x7b", "mixtral-8x22b")
 SMALL_QWEN = {"vocab_size": 151936, "tie_word_embeddings": True}
 
 PRESETS: Mapping[str, Preset] = {
@@ -120,9 +121,11 @@ PRESETS: Mapping[str, Preset] = {
 HUB: Mapping[str, str] = {
     "gpt2": "gpt2", "bert-base": "bert", "vit-base-patch16-224": "vit", "bloom": "bloom-176b",
     "deepseek-r1": "deepseek-v3", "olmo-2-1124-7b": "olmo-2-7b",
+    "mistral-7b-v0.3": "mistral-7b", "mistral-7b-instruct-v0.3": "mistral-7b",  # earlier ones have another vocabulary
+    **{f"{name}{kind}-v0.1": name for name in MIXTRALS for kind in ("", "-instruct")},
     **{f"meta-{name}": name for name in PRESETS if name.startswith("llama")},
 }  # fmt: skip
-TRAINED = re.compile(r"-(instruct|chat|it|base|hf|uncased|cased|v0\.\d|\d{4})$")
+TRAINED = re.compile(r"-(instruct|chat|it|base|hf|uncased|\d{4})$")
 
 
 def preset_name(name: str) -> str:

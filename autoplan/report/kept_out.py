@@ -13,7 +13,8 @@ def kept_out(record: PlanRecord, quicker: Parallelism) -> str:
     kinds = unasked(asked.parallelism, quicker)
     if kinds:
         return f"the search doesn't try {' or '.join(kinds)} by itself"
-    if asked.system or asked.parallelism.pinned() or asked.constraints:
+    against = any(getattr(quicker, name) != value for name, value in asked.parallelism.pinned().items())
+    if asked.system or against or asked.constraints:
         return "what was pinned or constrained kept it out"
     return f"the search stopped within {100 * record.search.optimality_gap:.1f}% of its bound"
 

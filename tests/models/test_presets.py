@@ -49,12 +49,19 @@ def test_each_has_as_many_parameters_as_its_publisher_counts() -> None:
         ("Qwen/Qwen3-8B", "qwen3-8b"), ("Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3-235b-a22b"),
         ("google/gemma-2-9b-it", "gemma-2-9b"), ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
         ("openai-community/gpt2-xl", "gpt2-xl"), ("google-bert/bert-base-uncased", "bert"),
-        ("bert-large-cased", "bert-large"), ("bigscience/bloom", "bloom-176b"), ("allenai/OLMo-2-1124-7B", "olmo-2-7b"),
+        ("google-bert/bert-large-uncased", "bert-large"), ("bigscience/bloom", "bloom-176b"),
+        ("allenai/OLMo-2-1124-7B", "olmo-2-7b"),
         ("google/vit-base-patch16-224", "vit"), ("unknown/Model-7B", "model-7b"),
     ],
 )  # fmt: skip
 def test_the_hub_s_name_stands_for_it(hub: str, own: str) -> None:
     assert preset_name(hub) == own
+
+
+@pytest.mark.parametrize("name", ["mistralai/Mistral-7B-v0.1", "google-bert/bert-base-cased", "bert-large-cased"])
+def test_another_release_of_other_sizes_is_not_taken_for_it(name: str) -> None:
+    with pytest.raises(InputsError, match="did you mean"):
+        known_name(name)
 
 
 def test_what_stands_for_none_names_the_nearest() -> None:

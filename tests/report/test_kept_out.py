@@ -28,6 +28,7 @@ def record() -> PlanRecord:
         (Parallelism(dp=4, servers=2), Parallelism(), "the search doesn't try parameter servers by itself"),
         (Parallelism(dp=4, servers=2), Parallelism(servers=1), "what was pinned or constrained kept it out"),
         (Parallelism(dp=2, tp=2), Parallelism(dp=4), "what was pinned or constrained kept it out"),
+        (Parallelism(dp=2, tp=2, zero=1), Parallelism(zero=1), "the search stopped within 1.0% of its bound"),
         (Parallelism(dp=2, tp=2), Parallelism(), "the search stopped within 1.0% of its bound"),
         (Parallelism(tensor=(2, 2)), Parallelism(), "the search doesn't try several tensor axes by itself"),
     ],
