@@ -1,8 +1,8 @@
 """Public configurations of transformers by name: ``hf:llama-3-70b``, ``hf:Qwen/Qwen3-8B``.
 
 Each is as its config.json has it; sizes that are its class' defaults are left out. A longer context's scaling of rotary
-positions is left out too: it changes no shape. `tests/models/test_presets.py` holds each to the number of parameters
-that its publisher gives.
+positions is left out too: it changes no shape. Where no source stands beside one it is recalled, no document at hand;
+`tests/models/test_presets.py` holds each to the number of parameters that its publisher counts.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from autoplan.errors import InputsError
 from autoplan.models.huggingface import build, known_name
 from autoplan.models.presets import PRESETS, preset_name
 
-# of each model's page on the hub; those of a paper alone in round numbers, below
+# recalled of each model's page on the hub, no document at hand; those of a paper alone in round numbers, below
 COUNTED = {
     "llama-2-7b": 6_738_415_616, "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192,
     "llama-3-8b": 8_030_261_248, "llama-3.1-8b": 8_030_261_248, "llama-3-70b": 70_553_706_496,

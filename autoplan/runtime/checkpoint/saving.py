@@ -65,7 +65,7 @@ class Copied(AsyncStager):
 class HostCopies:
     """Copies of this moment in the host's memory, which training doesn't touch.
 
-    Of a copy into fresh memory half the time is the system's, page by page. So the memory is kept for the next save,
+    A copy into fresh memory takes the system's time too, page by page. So the memory is kept for the next save,
     which needs it again: as torch keeps the pinned memory that an accelerator's tensors are copied into.
     """
 

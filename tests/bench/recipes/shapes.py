@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,6 @@ def settings(**values: object) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in values.items())
 
 
-def llama_2(hidden: int, inner: int, layers: int, heads: int, kv: int, seq: int | None = None) -> Shape:
-    told = settings(vocab_size=32000, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
-                    num_attention_heads=heads, num_key_value_heads=kv, max_position_embeddings=seq or 4096)  # fmt: skip
-    return Shape("hf:llama", told, "Touvron et al. 2023 (arXiv:2307.09288)", seq)
-
-
 def gpt_3(layers: int, hidden: int, heads: int, source: str, seq: int | None = None) -> Shape:
     return Shape("hf:gpt3-175b", settings(n_layer=layers, n_embd=hidden, n_head=heads), source, seq)
 
@@ -39,12 +33,6 @@ def nemotron(hidden: int, inner: int, layers: int, heads: int, kv: int, source: 
                     num_key_value_heads=kv, head_dim=hidden // heads, vocab_size=256000,
                     max_position_embeddings=8192)  # fmt: skip
     return Shape("hf:nemotron", told, source)
-
-
-def qwen_2(hidden: int, inner: int, layers: int, heads: int, kv: int) -> Shape:
-    told = settings(hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
-                    num_key_value_heads=kv, vocab_size=152064, tie_word_embeddings=False)  # fmt: skip
-    return Shape("hf:qwen2", told, "Qwen Team 2024 (arXiv:2412.15115), table 1")
 
 
 def nanotron(hidden: int, inner: int, layers: int, heads: int, tied: bool) -> Shape:
@@ -66,7 +54,8 @@ LLAMA_3_8B, LLAMA_3_70B = Shape("hf:llama-3-8b"), Shape("hf:llama-3-70b")
 LLAMA_3_405B = Shape("hf:llama-3.1-405b")
 QWEN_3_30B, QWEN_3_235B = Shape("hf:qwen3-30b-a3b"), Shape("hf:qwen3-235b-a22b")
 GPT_OSS_20B, GPT_OSS_120B = Shape("hf:gpt-oss-20b"), Shape("hf:gpt-oss-120b")
-DEEPSEEK_V3 = Shape("hf:deepseek_v3", (), "the configuration that transformers has of it")
+DEEPSEEK_V3, KIMI_K2 = Shape("hf:deepseek-v3"), Shape("hf:kimi-k2")
+QWEN_2_7B, QWEN_2_32B = Shape("hf:qwen2.5-7b"), Shape("hf:qwen2.5-32b")
 NEMO = "recalled, no document at hand: NVIDIA's launcher scripts"
 GPT_3 = gpt_3(96, 12288, 96, "Brown et al. 2020 (arXiv:2005.14165), table 2.1", 2048)
 NEMOTRON_15B = nemotron(6144, 24576, 32, 48, 8, "Parmar et al. 2024 (arXiv:2402.16819), table 1")
@@ -87,12 +76,6 @@ NEMOTRON_3_SUPER = nemotron_h(
     moe_intermediate_size=2688, moe_shared_expert_intermediate_size=5376, moe_latent_size=1024, n_routed_experts=512,
     num_experts_per_tok=22,
 )  # fmt: skip
-KIMI_K2 = Shape(
-    "hf:deepseek_v3",
-    settings(num_attention_heads=64, num_key_value_heads=64, n_routed_experts=384, n_group=1, topk_group=1,
-             first_k_dense_replace=1, vocab_size=163840),
-    "Kimi Team 2025 (arXiv:2507.20534), table 2",
-)  # fmt: skip
 GROK_1 = Shape(
     "hf:mixtral-8x7b",
     settings(vocab_size=131072, hidden_size=6144, intermediate_size=32768, num_hidden_layers=64,
@@ -103,15 +86,14 @@ GROK_1 = Shape(
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 FUSED = ATTENTION[:3]
 EVERY = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
-LLAMA_2_LORA = replace(
-    llama_2(8192, 28672, 80, 64, 8, 8192), adapters=ATTENTION,
-    source="Touvron et al. 2023 (arXiv:2307.09288); megatron_gpt_peft_tuning_config.yaml of MLPerf's submissions",
+LLAMA_2_LORA = Shape(
+    "hf:llama-2-70b", settings(max_position_embeddings=8192),
+    "megatron_gpt_peft_tuning_config.yaml of MLPerf's submissions", 8192, ATTENTION,
 )  # fmt: skip
 
 SHAPES = {
     "llama2_70b_lora": LLAMA_2_LORA,
-    "LLAMA2-7B": llama_2(4096, 11008, 32, 32, 32), "LLAMA2-13B": llama_2(5120, 13824, 40, 40, 40),
-    "LLAMA2-70B": llama_2(8192, 28672, 80, 64, 8),
+    "LLAMA2-7B": Shape("hf:llama-2-7b"), "LLAMA2-13B": Shape("hf:llama-2-13b"), "LLAMA2-70B": Shape("hf:llama-2-70b"),
     "Llama3 8B": LLAMA_3_8B, "LLAMA3-8B": LLAMA_3_8B, "Llama3-8B": LLAMA_3_8B, "Llama3.1-8B": LLAMA_3_8B,
     "llama31_8b": Shape(LLAMA_3_8B.model, seq=8192),
     "Llama3 70B": LLAMA_3_70B, "Llama3 70B 2-node": LLAMA_3_70B, "LLAMA3-70B": LLAMA_3_70B, "LLAMA3_70B": LLAMA_3_70B,
@@ -121,8 +103,7 @@ SHAPES = {
     "GPT3-5B": gpt_3(24, 4096, 32, NEMO), "GPT3-20B": gpt_3(44, 6144, 48, NEMO), "GPT3-175B": GPT_3, "gpt3": GPT_3,
     "Nemotron-8B": nemotron(4096, 16384, 32, 32, 32, NEMO), "Nemotron-22B": nemotron(6144, 24576, 40, 48, 48, NEMO),
     "Nemotron4-15B": NEMOTRON_15B, "Nemotron4-340B": NEMOTRON_340B, "Nemotron-340B": NEMOTRON_340B,
-    "Qwen2.5 7B": qwen_2(3584, 18944, 28, 28, 4), "Qwen2.5 32B": qwen_2(5120, 27648, 64, 40, 8),
-    "Qwen2.5 32B 2-node": qwen_2(5120, 27648, 64, 40, 8),
+    "Qwen2.5 7B": QWEN_2_7B, "Qwen2.5 32B": QWEN_2_32B, "Qwen2.5 32B 2-node": QWEN_2_32B,
     "Qwen3_30B_a3B": QWEN_3_30B, "Qwen3 MoE 30B": QWEN_3_30B,
     "Qwen3_235B_a22B": QWEN_3_235B, "Qwen3-235B": QWEN_3_235B,
     "Qwen3-Next-80B-A3B": Shape("hf:qwen3_next", (), "the configuration that transformers has of it"),
