@@ -232,14 +232,17 @@ def without_model(place: Place) -> str:
     return refused(call, "exported without its model", "where it is made")
 
 
-def by_hand(rank: int, world: int, folder: str, batch: Batch) -> object:
+def by_hand(rank: int, world: int, folder: str, weights: str, batch: Batch) -> object:
     plan = opened(folder)
-    return Program(replace(plan.spec(), forms=None), plan.module()).evaluate(batch)
+    program = Program(replace(plan.spec(), forms=None), plan.module())
+    program.load_weights(weights)
+    return program.evaluate(batch)
 
 
 def hand_made(place: Place) -> str:
     plan = plan_of(place)
-    return refused(lambda: place.pools.of(2).run(by_hand, str(plan.folder), plan.batch), "made by hand")
+    call = functools.partial(place.pools.of(2).run, by_hand, str(plan.folder), plan.weights, plan.batch)
+    return refused(call, "made by hand")
 
 
 def other_peer(plan: Planned) -> list[Batch]:
