@@ -13,7 +13,7 @@ from autoplan.cli.typed_words import parallelism, training
 from autoplan.errors import ParallelismError
 from autoplan.ir.record import SCHEMA
 from autoplan.options import Parallelism, Training
-from tests.api.test_deferred import imported_by
+from tests.support.imported import imported_by
 
 ROOT = Path(__file__).resolve().parents[2]
 MLP = ["--model", f"{ROOT}/examples/mlp.py:make_model", "--config", "depth=3", "--config", "width=32"]

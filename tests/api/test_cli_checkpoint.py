@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoplan import cli
-from tests.runtime.test_checkpoint_files import STATE, make
+from tests.support.checkpoints import STATE, make
 
 
 def test_whole_checkpoints_are_told_with_what_they_hold(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

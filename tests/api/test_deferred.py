@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib import resources
 
 import autoplan
 from autoplan import deferred
+from tests.support.imported import imported_by
 
 ABSENT = (
     "autoplan.search", "autoplan.solver", "autoplan.cost", "autoplan.verify", "autoplan.rehearsal", "autoplan.report",
@@ -28,24 +28,6 @@ def test_scripts_of_a_folder_import_no_search() -> None:
     code = f"{torch_alone}\nbefore = set(sys.modules)\n{scripts}\nautoplan.load\nprint({asked})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout.strip() == "[]", (found.stdout, found.stderr)
-
-
-def imported_by(commands: Sequence[Sequence[str]], names: Sequence[str], status: int) -> str:
-    """Those of the modules that are there once these commands have run in a fresh interpreter, as a list's text."""
-    code = f"""
-import sys
-from autoplan.cli import main
-for command in {commands!r}:
-    try:
-        got = main(command)
-    except SystemExit as ended:
-        got = ended.code
-    assert got == {status}, (command, got)
-print("imported:", [name for name in {tuple(names)!r} if name in sys.modules])
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.rpartition("imported: ")[2].strip()
 
 
 def test_help_and_mistaken_arguments_import_no_torch() -> None:

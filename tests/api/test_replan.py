@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 import autoplan
 from autoplan import ClusterSpec, Inference, Parallelism, Plan, Training
@@ -15,21 +13,7 @@ from autoplan.errors import AutoplanError, ClusterError, InputsError, Parallelis
 from autoplan.ir.record import PlanRecord
 from autoplan.search.entry import search
 from tests.support.hand_made import llama
-
-
-class Rows(nn.Module):
-    """Rows of 16 features, three layers deep."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 16))
-
-    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return (self.layers(x) - target).pow(2).mean()
-
-
-def planned(rows: int = 8, cluster: str = "1x4 cpu", **options: object) -> Plan:
-    return autoplan.parallelize(Rows(), cluster, (torch.zeros(rows, 16), torch.zeros(rows, 16)), **options)  # type: ignore[arg-type]
+from tests.support.replanned import planned
 
 
 @pytest.fixture(scope="module")

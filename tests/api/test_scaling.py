@@ -10,7 +10,7 @@ import autoplan
 from autoplan.cli import main
 from autoplan.cluster import ClusterSpec
 from autoplan.scaling import ScalingPoint, around, no_slower
-from tests.api.test_replan import planned
+from tests.support.replanned import planned
 
 
 @pytest.mark.parametrize(

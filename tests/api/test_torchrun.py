@@ -7,9 +7,6 @@ neighbours in a pipeline. In the quick run torchrun's agent forks its ranks, in 
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from autoplan.verify.variants import in_float64
 from tests.bench import correctness
 from tests.support import zoo
 from tests.support.forked import run_script
+from tests.support.launched_processes import torchrun
 from tests.support.sampling import sampled
 from tests.support.shared_plans import SharedPlans
 
@@ -32,13 +30,6 @@ GROUPS["rest"] = tuple(system for system in correctness.SYSTEMS if system not in
 FORKS = [("forks", "quick", system) for system in GROUPS["quick"]]
 CELLS = FORKS + [("torchrun", group, system) for group, systems in GROUPS.items() for system in systems]
 FORKING = "import sys; from tests.support.torchrun_script import launch_forks; launch_forks(4, *sys.argv[1:])"
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def torchrun(processes: int, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, cwd=ROOT)
 
 
 def exported(root: Path, shared_plans: SharedPlans, systems: Iterable[str]) -> dict[str, Path]:

@@ -19,7 +19,7 @@ from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Lost, Place, Silent, equal, refused, refused_command
 from tests.fixtures import tiny_program as tiny
-from tests.runtime import test_gradients as added
+from tests.support import added_gradients as added
 
 PLAN = dict(dp=2, tp=2, zero=1, microbatches=2)
 DECAY = ({"match": "*.bias|*.scale", "weight_decay": 0.0},)

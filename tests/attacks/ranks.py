@@ -11,7 +11,7 @@ from autoplan.runtime.data.loader import Batches
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Lost, Place, Silent, equal
 from tests.fixtures import tiny_program as tiny
-from tests.runtime import test_agreement as cases
+from tests.support import disagreements as cases
 
 Act = Callable[[Program, int], object]
 

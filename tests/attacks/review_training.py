@@ -20,7 +20,7 @@ from autoplan.runtime.program import Program
 from autoplan.verify.reference import drawn_values, reference_of
 from tests.attacks.attack import Attack, Place, Silent, equal
 from tests.attacks.ranks import all_told, program_of
-from tests.runtime import test_agreement as cases
+from tests.support import disagreements as cases
 from tests.support.planning import parallelize_alone
 
 WAITS, APART = "the other ranks wait for it until the watch ends them", "ranks read each other's collectives"

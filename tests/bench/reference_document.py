@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.test_architecture import COST_ORDER, ORDER
+from tests.support.import_order import COST_ORDER, ORDER
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY, MODULES = ROOT / "docs" / "glossary.md", ROOT / "docs" / "appendix" / "modules.md"

@@ -19,8 +19,7 @@ from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import in_pool, train_on_rank
 from autoplan.verify.variants import in_float64
-from tests.equality.test_experts_equality import deepseek_v3
-from tests.ops.test_experts import mixtral, qwen2, qwen3, tokens
+from tests.support.mixtures import deepseek_v3, mixtral, qwen2, qwen3, tokens
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import sampled
 

@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from transformers import (
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
 )
@@ -26,36 +21,12 @@ from transformers import (
 from autoplan import Parallelism
 from autoplan.ir.typed_program import Compute
 from autoplan.search.predict import COMPRESSED
-from tests.ops.test_experts import MODELS as WITHOUT
-from tests.ops.test_experts import sized, tokens
+from tests.support.mixtures import MODELS, gpt_oss, sized, tokens
 from tests.support.planning import parallelize_alone
 
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
-LAYERS = 2
 
-
-def gpt_oss() -> nn.Module:
-    """Gates and ups alternate, clamped; biases; attention sinks, every other layer in a window."""
-    kinds = ["sliding_attention", "full_attention"] * (LAYERS // 2)
-    sizes = {"head_dim": 8, "intermediate_size": 16, "num_local_experts": 8, "sliding_window": 4}
-    further = {"output_router_logits": True, "pad_token_id": 0}
-    return GptOssForCausalLM(GptOssConfig(**sized(LAYERS), **sizes, layer_types=kinds, **further))
-
-
-def deepseek_v3() -> nn.Module:
-    """Routed by sigmoids with a bias, in groups of experts; a shared expert; the first layer is dense."""
-    experts = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
-    latent = {"q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
-    sizes = {**sized(LAYERS), "num_key_value_heads": 4, "intermediate_size": 64, "moe_intermediate_size": 16}
-    return DeepseekV3ForCausalLM(DeepseekV3Config(**sizes, **experts, **latent))
-
-
-MODELS: Mapping[str, Callable[[], nn.Module]] = {
-    **{name: partial(made, LAYERS, output_router_logits=True) for name, made in WITHOUT.items()},
-    "gpt_oss": gpt_oss,
-    "deepseek_v3": deepseek_v3,
-}
 ROUTED, SUMMED = "expert-all-to-all", "expert-partial-sum"
 PLANS: Mapping[str, str | Parallelism] = {
     "ddp": "ddp",

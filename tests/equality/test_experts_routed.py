@@ -27,7 +27,7 @@ from autoplan.runtime.ops.experts.dispatch import Message
 from autoplan.runtime.ops.experts.routed import routed_experts, run
 from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
-from tests.equality.test_experts_equality import deepseek_v3
+from tests.support.mixtures import deepseek_v3
 from tests.support.planning import parallelize_alone
 
 RANKS, EXPERTS, CHOICES, TOKENS, HIDDEN, INNER = 4, 8, 2, 16, 16, 8

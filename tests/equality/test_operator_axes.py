@@ -28,11 +28,10 @@ from autoplan.verify.sharded import in_pool, train_on_rank
 from autoplan.verify.variants import in_float64
 from tests.bench.architectures.catalog import ARCHITECTURES
 from tests.bench.architectures.under_torchrun import gradients_of_folders
-from tests.equality.test_experts_equality import deepseek_v3, gpt_oss
-from tests.ops.test_experts import MODELS as WITH_EXPERTS
-from tests.ops.test_experts import tokens
 from tests.support import zoo
 from tests.support.hand_made import llama, mlp
+from tests.support.mixtures import BY_LAYERS as WITH_EXPERTS
+from tests.support.mixtures import deepseek_v3, gpt_oss, tokens
 from tests.support.planning import alone, parallelize_alone
 from tests.support.sampling import slow
 

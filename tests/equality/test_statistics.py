@@ -17,8 +17,7 @@ from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import in_pool, train_on_rank
 from autoplan.verify.variants import in_float64
-from tests.equality.test_experts_equality import MODELS
-from tests.ops.test_experts import tokens
+from tests.support.mixtures import MODELS, tokens
 from tests.support.planning import parallelize_alone
 
 EQUAL, STEPS, APART = 1e-10, 2, Training(statistics="microbatch")

@@ -8,26 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError
-from autoplan.ir.record import PlanRecord
-from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
-from autoplan.search.entry import search
-from tests.support import hand_made
-from tests.support.planning import alone
+from tests.support.hand_made_plans import of_four_stages
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return Plan(record())
-
-
-def record() -> PlanRecord:
-    model, training, cluster = hand_made.llama(), Training(), ClusterSpec(1, 4, "h100-sxm")
-    pinned = Parallelism(dp=1, tp=1, pp=4, micro_batch=1, pipeline_schedule="1f1b")
-    with alone():
-        return PlanRecord(cluster, training, model, *search(model, cluster, training, pinned, ()), None)
+    return Plan(of_four_stages())
 
 
 def events(path: Path) -> list[dict]:

@@ -17,8 +17,8 @@ from tests.kill import case as kill
 from tests.kill import elastic
 from tests.kill import training as run
 from tests.kill.training import Kill, Training
-from tests.runtime.test_checkpoint_files import make
 from tests.support import saved, zoo
+from tests.support.checkpoints import make
 
 
 @pytest.mark.slow

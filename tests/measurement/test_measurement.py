@@ -20,8 +20,8 @@ from autoplan.measurement.part_by_part import RankMeasured, beside
 from autoplan.measurement.profiled import profiled
 from autoplan.measurement.rank_step import OTHERS, RankStep, rank_step
 from autoplan.verify.local_ranks import RankPool
-from tests.api.test_replan import planned
-from tests.export.test_perfetto import record as of_four_stages
+from tests.support.hand_made_plans import of_four_stages
+from tests.support.replanned import planned
 
 
 def rank(pipeline: int, step_s: float, peak: int | None = None, **waited: float) -> RankMeasured:

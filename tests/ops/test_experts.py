@@ -14,14 +14,7 @@ from torch.nn import functional as F
 from transformers import (
     GptOssConfig,
     MixtralConfig,
-    MixtralForCausalLM,
     NemotronHConfig,
-    OlmoeConfig,
-    OlmoeForCausalLM,
-    Qwen2MoeConfig,
-    Qwen2MoeForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
 )
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
@@ -34,55 +27,19 @@ from autoplan.ops.experts.grouped import Inside, Weights, serves
 from autoplan.ops.experts.mixture import run_backward, run_forward
 from autoplan.trace.mixtures import activation_of
 from autoplan.trace.pipeline import trace
+from tests.support.mixtures import BY_LAYERS, SIZES, mixtral, tokens
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow
-from tests.support.zoo import HEADS, HIDDEN, LAYERS, VOCABULARY, Batch, batch_of
+from tests.support.zoo import HIDDEN, LAYERS
 
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
-SIZES = {
-    "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": 2,
-    "vocab_size": VOCABULARY, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2,
-    "num_experts_per_tok": 2,
-}  # fmt: skip
 SWIGLU = "mul(silu(gate), up)"
-
-
-def sized(layers: int) -> dict[str, int]:
-    return {**SIZES, "num_hidden_layers": layers}
-
-
-def mixtral(layers: int, **further: bool) -> nn.Module:
-    return MixtralForCausalLM(MixtralConfig(**sized(layers), intermediate_size=48, num_local_experts=8, **further))
-
-
-def qwen2(layers: int, **further: bool) -> nn.Module:
-    """A shared expert beside the others, gated."""
-    sizes = {"intermediate_size": 64, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 32}
-    return Qwen2MoeForCausalLM(Qwen2MoeConfig(**sized(layers), **sizes, num_experts=8, **further))
-
-
-def qwen3(layers: int, **further: bool) -> nn.Module:
-    """Every other layer is dense."""
-    sizes = {"head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16, "num_experts": 8}
-    sparse = {"decoder_sparse_step": 2, "mlp_only_layers": []}
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**sized(layers), **sizes, **sparse, **further))
-
-
-def olmoe(layers: int, **further: bool) -> nn.Module:
-    return OlmoeForCausalLM(OlmoeConfig(**sized(layers), intermediate_size=16, num_experts=8, **further))
-
-
-MODELS: dict[str, Callable[..., nn.Module]] = {"mixtral": mixtral, "qwen2": qwen2, "qwen3": qwen3, "olmoe": olmoe}
 
 
 def on_meta(name: str, layers: int = LAYERS) -> nn.Module:
     with torch.device("meta"):
-        return MODELS[name](layers).train()
-
-
-def tokens() -> Batch:
-    return batch_of("llama")
+        return BY_LAYERS[name](layers).train()
 
 
 def by_definition(
@@ -244,7 +201,7 @@ def layers(model: Model) -> list[bool]:
     return [has[segment.block] for segment in model.segments[1:-1]]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_LAYERS)
 def test_experts_are_one_operator(name: str) -> None:
     """Traced from the meta device; the fused weight comes apart into gates and ups, the blocks fold."""
     model = trace(on_meta(name), tokens(), training=True)

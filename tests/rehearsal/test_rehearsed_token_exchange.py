@@ -13,7 +13,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 import autoplan
 from autoplan import Parallelism, Training, forbid
-from tests.search.test_token_exchange import wide_qwen3
+from tests.support.mixtures import wide_qwen3
 from tests.support.planning import parallelize_unproved
 
 STEP = 0.01

@@ -34,8 +34,7 @@ from autoplan.ir.choice import StageChoice
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.search.repriced import repriced
-from tests.runtime.test_runtime_selective import with_stage
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_alone, with_stage
 from tests.support.rehearsing import Forks
 from tests.support.sampling import sampled
 from tests.support.saved_bytes import Kept, saved_bytes

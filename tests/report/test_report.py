@@ -13,24 +13,15 @@ from autoplan.ir.choice import Alternative, PricedCollective, StageChoice
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Compute
 from autoplan.lower.after_search import program_of
-from autoplan.options import Parallelism, Training
+from autoplan.options import Parallelism
 from autoplan.report.explain import explain_text
 from autoplan.report.explain.one_change import local_options
 from autoplan.report.price_tables import stage_text
 from autoplan.report.table import WIDTH, table
 from autoplan.report.text_report import report_text
 from autoplan.report.words import headline, seconds_text
-from autoplan.search.entry import search
-from tests.support import hand_made
+from tests.support.hand_made_plans import CLUSTER, plan
 from tests.support.planning import parallelize_alone
-
-CLUSTER = ClusterSpec(1, 4, "cpu")
-
-
-def plan(pinned: Parallelism) -> PlanRecord:
-    model, training = hand_made.llama(), Training()
-    chosen, alternatives, report = search(model, CLUSTER, training, pinned, ())
-    return PlanRecord(CLUSTER, training, model, chosen, alternatives, report, None)
 
 
 @pytest.fixture(scope="module")

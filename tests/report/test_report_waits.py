@@ -9,7 +9,7 @@ import pytest
 from autoplan.options import Parallelism
 from autoplan.report.text_report import report_text
 from autoplan.report.waits import received_s, spent_s
-from tests.report.test_report import plan
+from tests.support.hand_made_plans import plan
 from tests.support.sampling import slow
 
 

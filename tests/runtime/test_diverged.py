@@ -13,9 +13,9 @@ from autoplan.export.folder import write_folder
 from autoplan.options import Training
 from autoplan.runtime.checkpoint.state_json import finished
 from autoplan.verify.single import random_state
-from tests.api.test_torchrun import torchrun
 from tests.support.forked import run_ranks
 from tests.support.hand_made import llama
+from tests.support.launched_processes import torchrun
 from tests.support.records import record_of
 from tests.support.sampling import sampled
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 import autoplan
 from autoplan.options import Parallelism, Training
-from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
 from tests.support.exported_plans import exported_plans
+from tests.support.resumed import MODEL, STOP, onwards, unbroken, until
 
-P, LAYERS, STEPS, STOP = 0.25, 2, 4, 2
-MODEL = "gpt2"
+P, LAYERS = 0.25, 2
 TRAINING = Training(learning_rate=1e-3, seed=11)
 PLANS = {
     "dp tp": Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=2),
@@ -28,48 +25,11 @@ PLANS = {
 }
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Losses of the steps that were taken, and the state after them."""
-
-    losses: tuple[float, ...]
-    state: dict[str, Tensor]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     return exported_plans(tmp_path_factory, MODEL, LAYERS, P, TRAINING, PLANS)
 
 
-def train(program: Program, first: int, last: int) -> tuple[float, ...]:
-    """Steps [first, last), each on a batch of its own."""
-    losses = []
-    for step in range(first, last):
-        batch = zoo.batch_of(MODEL, step)
-        losses.append(float(program.step(batch)))
-        program.optimizer.step()
-    return tuple(losses)
-
-
-def unbroken(rank: int, world: int, folder: str) -> Trained:
-    program = autoplan.load(folder).program()
-    program.load_weights(f"{folder}/weights.safetensors")
-    return Trained(train(program, 0, STEPS), dict(program.full_state_dict()))
-
-
-def until(rank: int, world: int, folder: str, checkpoint: str) -> None:
-    program = autoplan.load(folder).program()
-    program.load_weights(f"{folder}/weights.safetensors")
-    train(program, 0, STOP)
-    program.save_checkpoint(checkpoint)
-
-
-def onwards(rank: int, world: int, folder: str, checkpoint: str) -> Trained:
-    """Whatever was drawn in between: the process is another one."""
-    torch.manual_seed(1000 + rank)
-    program = autoplan.load(folder).program()
-    program.load_checkpoint(checkpoint)
-    return Trained(train(program, STOP, STEPS), dict(program.full_state_dict()))
 
 
 @pytest.mark.slow

@@ -16,10 +16,10 @@ import autoplan
 from autoplan.options import Parallelism, Training
 from autoplan.runtime import ops
 from autoplan.verify.local_ranks import RankPool
-from tests.runtime.test_dropout_resume import onwards, unbroken, until
 from tests.support import zoo
 from tests.support.exported_plans import exported_plans
 from tests.support.planning import parallelize_alone
+from tests.support.resumed import onwards, unbroken, until
 from tests.support.sampling import sampled
 
 P, LAYERS, MODEL = 0.25, 2, "gpt2"

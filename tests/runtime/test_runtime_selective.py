@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.cost import Prices
 from autoplan.cost.operators.operator_seconds import operators_of
 from autoplan.export.folder import write_folder
-from autoplan.ir.choice import StageChoice, tensor_mesh
+from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
 from autoplan.runtime.parallel.compiled import compile_segments
@@ -28,7 +27,7 @@ from autoplan.search.block_cost.account import price_block
 from autoplan.verify import verify
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
-from tests.support.planning import parallelize_alone
+from tests.support.planning import parallelize_alone, with_stage
 from tests.support.sampling import slow
 
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
@@ -47,12 +46,6 @@ def planned(model: str, cluster: str = "1x2 cpu", **pinned: object) -> tuple[nn.
     module, batch, loss_fn = zoo.small(model) if model != "dropout" else (dropping(), zoo.batch_of("gpt2"), None)
     parallelism = Parallelism(**pinned)  # type: ignore[arg-type]
     return module, parallelize_alone(module, cluster, batch, loss_fn=loss_fn, parallelism=parallelism).record
-
-
-def with_stage(record: PlanRecord, full: int, selective: int) -> PlanRecord:
-    """A plan of one stage, so many of its segments recomputed."""
-    stage = StageChoice(0, len(record.model.segments), full, selective)
-    return replace(record, chosen=replace(record.chosen, stages=(stage,)))
 
 
 @pytest.mark.parametrize(

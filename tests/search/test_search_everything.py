@@ -20,7 +20,7 @@ from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Infeasible, Solution, Weights, measure
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, begin, candidates
-from tests.search.test_search_optimal import random_model
+from tests.support.random_problems import random_model
 from tests.support.sampling import slow
 
 SAME = 1e-9

@@ -21,8 +21,8 @@ from autoplan.search.intra_op.solve import Solver
 from autoplan.search.state import SearchState, begin, candidates
 from autoplan.solver import integer_program
 from autoplan.trace.initialise import given
-from tests.search.test_search_optimal import random_problem, real_problem
 from tests.support.everything import along, everything
+from tests.support.random_problems import random_problem, real_problem
 from tests.support.sampling import sampled
 
 SAME = 1e-9

@@ -20,7 +20,7 @@ from autoplan.search.inter_op.interleaved import MEANS, DivisionSearch
 from autoplan.search.inter_op.stage_model import FULL, PART
 from autoplan.search.inter_op.tabu_search import MENDED, again_s, fitting, neighbours, recomputed_otherwise
 from cost_models.pipeline.critical import script
-from tests.search.test_search_chunks import SCHEDULES, chain, divisions, walled
+from tests.support.random_chains import SCHEDULES, chain, divisions, walled
 from tests.support.sampling import slow
 
 

@@ -10,12 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
-import autoplan
 from autoplan.export.folder import plan_text
-from autoplan.ir.record import PlanRecord
+from tests.support.planned_text import record_of, text_of
 from tests.support.sampling import sampled
 
 ROOT = Path(__file__).parents[2]
@@ -23,46 +20,10 @@ CLUSTERS = ("1x4 cpu", "2x2 cpu")
 WRITE = """
 import sys
 import torch
-from tests.search.test_search_same import text_of
+from tests.support.planned_text import text_of
 torch.set_num_threads(1)
 sys.stdout.write(text_of(sys.argv[1]))
 """
-
-
-class Layer(nn.Module):
-    """Two readers of one value, so that trees of redistributions are among what is decided."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.gate, self.down = (
-            nn.LayerNorm(64), nn.Linear(64, 128), nn.Linear(64, 128), nn.Linear(128, 64)
-        )  # fmt: skip
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        n = self.norm(x)
-        return x + self.down(self.gate(n).relu() * self.up(n))
-
-
-class Stack(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(16, 64)
-        self.layers = nn.Sequential(*(Layer() for _ in range(2)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(self.first(x))
-
-
-def record_of(cluster: str) -> PlanRecord:
-    """Planned anew."""
-    batch = (torch.zeros(4, 16), torch.zeros(4, 64))
-    with torch.device("meta"):
-        module = Stack()
-    return autoplan.parallelize(module, cluster, batch, loss_fn=nn.functional.mse_loss, effort="fast").record
-
-
-def text_of(cluster: str) -> str:
-    return plan_text(record_of(cluster), "the plan")
 
 
 @functools.cache

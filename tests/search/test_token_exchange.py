@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from autoplan import Parallelism, Training, forbid
 from autoplan.cost.operators.token_exchange import Computed, hidden_of
@@ -19,17 +18,8 @@ from autoplan.ir.codec import decode, encode
 from autoplan.lower.after_search import program_of
 from autoplan.plan import Plan
 from autoplan.redistribution.shared_experts import Beside, beside_mixture, in_order
-from tests.equality.test_experts_equality import deepseek_v3
+from tests.support.mixtures import deepseek_v3, wide_qwen3
 from tests.support.planning import parallelize_alone
-
-WIDE = {"hidden_size": 2048, "moe_intermediate_size": 1024, "num_attention_heads": 16, "head_dim": 128}
-
-
-def wide_qwen3() -> nn.Module:
-    sizes = {"num_hidden_layers": 1, "num_key_value_heads": 4, "vocab_size": 1024, "intermediate_size": 2048}
-    experts = {"num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": []}
-    with torch.device("meta"):
-        return Qwen3MoeForCausalLM(Qwen3MoeConfig(**WIDE, **sizes, **experts))
 
 
 def planned(

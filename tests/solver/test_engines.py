@@ -14,7 +14,7 @@ from autoplan.solver.cbc import Cbc
 from autoplan.solver.engines import Engine, Infeasible, solver_name
 from autoplan.solver.highs import Highs
 from autoplan.solver.integer_program import Program
-from tests.search.test_search_optimal import random_problem
+from tests.support.random_problems import random_problem
 from tests.support.sampling import sampled
 
 PRICES = ((0.0, 0.0), (0.0, 3e-10), (2e-10, 1e-11))

@@ -11,6 +11,8 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import autoplan
+from autoplan.ir.choice import StageChoice
+from autoplan.ir.record import PlanRecord
 from tests.support.shared_traces import SharedTraces
 
 TRACES = SharedTraces()
@@ -32,3 +34,9 @@ def parallelize_alone(*arguments: object, **options: object) -> autoplan.Plan:
 def parallelize_unproved(*arguments: object, **options: object) -> autoplan.Plan:
     """The same, whose export proves nothing of evaluations and of other sizes: that takes four more traces."""
     return replace(parallelize_alone(*arguments, **options), given=None)
+
+
+def with_stage(record: PlanRecord, full: int, selective: int) -> PlanRecord:
+    """A plan of one stage, so many of its segments recomputed."""
+    stage = StageChoice(0, len(record.model.segments), full, selective)
+    return replace(record, chosen=replace(record.chosen, stages=(stage,)))

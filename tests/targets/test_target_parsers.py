@@ -9,7 +9,7 @@ import pytest
 from autoplan.options import Parallelism
 from autoplan.targets import config_of
 from tests.support.target_parsers import PARSERS, parsed, pins_of
-from tests.targets.test_targets import WAYS, record
+from tests.support.target_plans import WAYS, record
 
 FURTHER = (
     Parallelism(dp=2, tp=2, pp=1, zero=3, micro_batch=1, sequence_parallel=True, recompute="full"),

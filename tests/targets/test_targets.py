@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,29 +13,11 @@ import yaml
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError, ParallelismError
-from autoplan.ir.record import PlanRecord
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.options import Inference, Parallelism
 from autoplan.plan import Plan, load
-from autoplan.search.entry import search
 from autoplan.targets import KINDS, config_of, launchers
-from tests.support import hand_made
 from tests.support.planning import alone
-
-CLUSTER = ClusterSpec(1, 4, "cpu")
-TRAINING = Training(precision="bf16-mixed", learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95), clip_grad_norm=1.0)
-WAYS = (
-    Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=1),
-    Parallelism(dp=1, tp=2, pp=2, zero=0, micro_batch=2, pipeline_schedule="gpipe"),
-    Parallelism(dp=4, tp=1, pp=1, zero=3),
-    Parallelism(dp=1, tp=1, pp=4, micro_batch=1, pipeline_schedule="1f1b", recompute="selective"),
-)
-
-
-@cache
-def record(pinned: Parallelism, cluster: ClusterSpec = CLUSTER) -> PlanRecord:
-    model = hand_made.llama(dtype="bfloat16")
-    with alone():
-        return PlanRecord(cluster, TRAINING, model, *search(model, cluster, TRAINING, pinned, ()), None)
+from tests.support.target_plans import CLUSTER, WAYS, record
 
 
 def flags(text: str) -> dict[str, str]:
