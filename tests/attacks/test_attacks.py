@@ -21,7 +21,9 @@ def pools() -> Iterator[Pools]:
 # Of each of these families the quick run has another: an evaluation of short batches by rows, by stages and of a mean;
 # one between backward and update; a refusal of a batch and of a model; a checkpoint pruned, replaced and damaged; seeds
 # that differ; a model verified; weights and groups that other quick tests save and close; ranks of
-# tensor parallelism that disagree.
+# tensor parallelism that disagree. Disagreements that tests/runtime/test_agreement.py holds to the same words, damages
+# that tests/runtime/test_checkpoint_files.py passes over, and numbers of rows that
+# tests/equality/test_evaluation.py evaluates are quick there.
 KIN = {
     "loop": (
         "no decay on biases and scales", "one of two patterns that matches nothing",
@@ -41,6 +43,7 @@ KIN = {
         "evaluate other rows on a tensor-parallel peer", "evaluate short batches on tensor-parallel ranks",
         "evaluate the same short batch on all ranks", "evaluate two whole batches at once",
         "evaluate what isn't finite", "evaluate wider rows", "evaluate without targets",
+        "an update after zero_grad", "evaluate 1, 3, 5 and 7 rows of a mean", "evaluate short batches on two stages",
         "a plain step after three that add up", "a state that is loaded twice", "a wrong batch while adding up",
         "an overflow in one of three batches", "three batches before an update", "two steps without an update",
     ),
@@ -56,14 +59,15 @@ KIN = {
         "extra changed while an asynchronous save runs", "keep=1 beside another run's step-1",
         "keep=1 beside a link to another run's step-1", "keep=1 beside a manifest that names files elsewhere",
         "keep=2 after going back from step 5 to 2", "ranks load different checkpoints", "save onto a symbolic link",
-        "state.json of another checkpoint", "two groups loaded into one",
+        "state.json of another checkpoint", "two groups loaded into one", "the latest of two damaged",
+        "a shard is gone",
     ),
     "initialisation": (
         "a file's function on the command line", "a fine-tuned transformers model",
         "what_if of a folder, exported elsewhere", "a model that sets its own values, as a class", "a second export",
         "a seed for a model with values", "a seed for a module on the meta device", "each rank another seed",
         "fork_rng in the function", "reset_parameters of a recorded function", "another plan's stored values",
-        "the same, its errors caught", "values that depend on what was drawn",
+        "the same, its errors caught", "values that depend on what was drawn", "the stored values removed",
     ),
     "files": ("a planned folder's weights removed", "programs closed in a process group of the user's"),
     "inference": (
@@ -74,6 +78,12 @@ KIN = {
     "ranks": (
         "one batch behind, ZeRO-3", "one batch behind, pipeline", "evaluate on one rank, ZeRO-3",
         "evaluate on one stage, pipeline", "a short batch as own rows, 4 data ranks",
+        "a loader that shuffles by itself", "one label of one rank differs", "tensor-parallel peers with other rows",
+        "pipeline peers with other rows", "a short batch as own rows, 2 data ranks",
+        "a sampler that knows of half the ranks", "whole batches on some ranks, rows on others",
+        "whole tokens with own labels", "own rows that are said to be whole", "a wrong shape on one rank",
+        "a text for a tensor on one rank", "a rank at another step", "accumulate=True on one rank",
+        "zero_grad on one rank", "equal rows that are meant",
     ),
     "weights": ("EMA weights beside",),
 }  # fmt: skip

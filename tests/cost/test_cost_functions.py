@@ -131,7 +131,7 @@ def test_floats_arrays_and_symbols_give_one_number(price: Price, data: st.DataOb
     assert_one_number(price, point(price, data), point(price, data))
 
 
-@every
+@as_formulas
 def test_the_ends_of_a_range_give_one_number(price: Price) -> None:
     """As drawn: exp(log(1e11)), an ulp above a whole number of blocks, was a block more of floats than of symbols."""
     assert_one_number(price, *([math.exp(math.log(size[at])) for size in price.sizes] for at in (1, 2)))

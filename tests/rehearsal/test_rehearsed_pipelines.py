@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import autoplan
 from autoplan.options import Parallelism, Training
+from tests.support.planning import parallelize_unproved
 from tests.support.rehearsed_plans import llama as small
 from tests.support.rehearsed_plans import planned
 from tests.support.sampling import sampled
@@ -45,7 +46,7 @@ def test_a_pipeline_takes_what_is_predicted(
         pipeline_schedule=schedule, virtual_stages=virtual_stages, pp=pp, dp=dp, zero=zero, tp=1,
         micro_batch=ROWS // dp // (2 * pp),
     )  # fmt: skip
-    plan = autoplan.parallelize(
+    plan = parallelize_unproved(
         llama(), f"1x{dp * pp} h100-sxm", {"input_ids": ids, "labels": ids}, parallelism=pinned, effort="fast",
         training=Training(optimizer="adamw", precision="bf16-mixed", clip_grad_norm=1.0),
     )  # fmt: skip
@@ -59,7 +60,7 @@ def test_a_pipeline_takes_what_is_predicted(
 def test_one_stage_takes_what_is_predicted(layers: int) -> None:
     """Nothing hides the first gather, or the first segment's gradients: the fewer layers, the more that is."""
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
-    plan = autoplan.parallelize(
+    plan = parallelize_unproved(
         llama(layers), "1x4 h100-sxm", {"input_ids": ids, "labels": ids}, effort="fast",
         parallelism=Parallelism(dp=4, tp=1, pp=1, zero=1, micro_batch=1),
         training=Training(optimizer="adamw", precision="bf16-mixed", clip_grad_norm=1.0, compile=False),
