@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,19 @@ from autoplan.errors import AutoplanError, ClusterError, InputsError, Parallelis
 from autoplan.ir.record import PlanRecord
 from autoplan.search.entry import search
 from tests.support.hand_made import llama
+from tests.support.planning import alone
 from tests.support.replanned import planned
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return planned(parallelism="ddp")
+
+
+@pytest.fixture
+def no_alternatives() -> Iterator[None]:
+    with alone():
+        yield
 
 
 def same(one: Plan, other: Plan) -> bool:
@@ -58,10 +66,12 @@ def test_a_plan_of_a_folder_is_asked_too_and_its_answer_exported(plan: Plan, tmp
     assert again.record == other.record and again.what_if(batch=8, parallelism="ddp").predicted == plan.predicted
 
 
+@pytest.mark.usefixtures("no_alternatives")
 def test_a_rescaled_plan_equals_one_device(plan: Plan) -> None:
     assert plan.what_if(batch=12, parallelism=Parallelism(dp=1, tp=2, pp=2)).verify().passed
 
 
+@pytest.mark.usefixtures("no_alternatives")
 def test_wider_links_are_quicker_and_narrower_ones_slower(plan: Plan) -> None:
     two = plan.what_if(cluster_spec="2x2 cpu")
     wide, narrow = two.what_if(bandwidth=100.0), two.what_if(bandwidth={"nic": 0.01})
@@ -70,6 +80,7 @@ def test_wider_links_are_quicker_and_narrower_ones_slower(plan: Plan) -> None:
     assert narrow.what_if(bandwidth=100.0).record.cluster == two.record.cluster
 
 
+@pytest.mark.usefixtures("no_alternatives")
 def test_training_may_change_where_the_trace_stays_the_same(plan: Plan) -> None:
     assert plan.what_if(training=Training(optimizer="sgd")).predicted.peak_bytes[0].optimizer == 0
     wide = plan.what_if(training=Training(precision="fp64"))

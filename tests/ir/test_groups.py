@@ -22,6 +22,7 @@ from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.planning import parallelize_alone
 from tests.support.records import parse_plan
 from tests.support.sampling import sampled
 
@@ -178,7 +179,7 @@ class Small(nn.Module):
 
 
 def planned(training: Training) -> autoplan.Plan:
-    return autoplan.parallelize(Small(), "1x2 cpu", (torch.randn(4, 8),), training=training, parallelism="ddp")
+    return parallelize_alone(Small(), "1x2 cpu", (torch.randn(4, 8),), training=training, parallelism="ddp")
 
 
 def test_a_predicate_is_kept_as_names_and_a_plan_holds_its_groups() -> None:

@@ -22,6 +22,7 @@ from autoplan.rehearsal.rank_classes import rank_classes
 from autoplan.rehearsal.records import RankTrace
 from autoplan.rehearsal.rehearse import rehearse
 from autoplan.verify.local_ranks import RankPool
+from tests.support.planning import parallelize_alone
 from tests.support.rehearsed_plans import llama, mixtral, planned, tensors_of_rank
 from tests.support.sampling import sampled
 
@@ -48,7 +49,7 @@ PLANS = {
 @pytest.fixture(scope="module")
 def two_stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of two stages and two data ranks."""
-    fields = {"pp": 2, "dp": 2, "zero": 1, "micro_batch": 2, "pipeline_schedule": "1f1b"}
+    fields = {"pp": 2, "dp": 2, "zero": 1, "micro_batch": 4, "pipeline_schedule": "1f1b"}
     return planned(llama(2), "1x4 cpu", **fields).export(tmp_path_factory.mktemp("plan") / "out")
 
 
@@ -75,12 +76,12 @@ def test_its_peak_is_what_real_ranks_take(name: str, tmp_path: Path) -> None:
     "fields",
     sampled(
         [
-            {"dp": 3, "zero": 3, "micro_batch": 2},
+            {"dp": 3, "zero": 3, "micro_batch": 4},
             {"dp": 3, "zero": 1, "pp": 2, "micro_batch": 2},
             {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2},
             {"dp": 8, "ep": 2, "zero": 1, "micro_batch": 1},
         ],
-        [{"dp": 3, "zero": 3, "micro_batch": 2}],
+        [{"dp": 3, "zero": 3, "micro_batch": 4}],
     ),
 )
 def test_ranks_of_a_class_run_the_same_calls(fields: dict, tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_fewer_microbatches_tell_what_each_further_one_adds(fields: dict, tmp_pa
 def test_the_time_of_a_step_of_many_microbatches_is_carried_on(tmp_path: Path) -> None:
     """By what further ones take once the schedule is full, with as much in flight; of a few that were asked for alone,
     it isn't known."""
-    plan = planned(llama(2), "1x2 cpu", pp=2, pipeline_schedule="1f1b", micro_batch=3)
+    plan = planned(llama(1), "1x2 cpu", pp=2, pipeline_schedule="1f1b", micro_batch=3)
     folder, count = plan.export(tmp_path / "out"), plan.record.chosen.microbatches
     some, every, few = rehearse(folder), rehearse(folder, microbatches=count), rehearse(folder, microbatches=2)
     assert some.run == 6 < count == every.run
@@ -300,7 +301,7 @@ def test_a_mixture_in_single_precision_is_no_fault() -> None:
 
 
 def test_a_plan_of_the_forward_alone_is_refused(tmp_path: Path) -> None:
-    plan = autoplan.parallelize(
+    plan = parallelize_alone(
         llama(1), "1x2 cpu", {"input_ids": torch.zeros(2, 8, dtype=torch.int64)}, training=autoplan.Inference()
     )
     with pytest.raises(RehearsalError, match="Inference"):

@@ -13,7 +13,8 @@ from tests.support.sampling import sampled
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
 
-SLOW = ("penalties", "spectra", "windows", "indexing", "space")  # of many operators, whose rules are each proved apart
+# of many operators, whose rules are each proved apart; activations are unary, too
+SLOW = ("penalties", "spectra", "windows", "indexing", "space", "unary")
 
 
 @pytest.mark.parametrize("name", sampled(FAMILIES, [name for name in FAMILIES if name not in SLOW]))

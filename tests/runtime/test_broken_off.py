@@ -19,6 +19,7 @@ from autoplan.runtime.pipeline.stage import PipelineStage
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.planning import parallelize_alone
 
 ADAMW = Training("adamw", "fp64", 1e-2, compile=False)
 
@@ -92,7 +93,7 @@ def test_nothing_follows_an_evaluation_that_broke_off(pool: RankPool, tmp_path: 
     module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
     how = Parallelism(dp=2, tp=2)
     batch = torch.ones(8, 4), torch.ones(8, 4)
-    plan = autoplan.parallelize(module, "1x4 cpu", batch, loss_fn=squares, training=ADAMW, parallelism=how)
+    plan = parallelize_alone(module, "1x4 cpu", batch, loss_fn=squares, training=ADAMW, parallelism=how)
     plan.export(tmp_path / "plan")
     for texts in pool.run(after_an_evaluation, str(tmp_path / "plan")):
         assert len(texts) == 3 and all("after a forward that broke off with MemoryError" in text for text in texts)

@@ -212,7 +212,7 @@ def test_a_step_with_backup_workers_asks_nothing_of_all_ranks(training: Training
 
 def test_no_backup_workers_are_none() -> None:
     assert Parallelism(servers=2, backups=0, staleness=0).backups == 0
-    given, plain = (search(llama(), CPU, ADAMW, Parallelism(servers=2, backups=b))[0] for b in (0, None))
+    given, plain = (plan(llama(), Parallelism(servers=2, backups=b)) for b in (0, None))
     assert given.parallelism == plain.parallelism and given.parallelism.backups is None
     with pytest.raises(ParallelismError, match="backups>=0"):
         Parallelism(servers=2, backups=-1)
@@ -221,7 +221,7 @@ def test_no_backup_workers_are_none() -> None:
 def test_backup_workers_are_priced() -> None:
     """A push of three workers in four, in the open; two copies of a shard for workers that are late."""
     asked = Parallelism(servers=4, micro_batch=2, recompute="none")
-    plain, spare = (search(llama(), CPU, ADAMW, replace(asked, backups=b))[0].predicted for b in (None, 1))
+    plain, spare = (plan(llama(), replace(asked, backups=b)).predicted for b in (None, 1))
     pushes = [next(c for c in p.collectives if c.kind == "push") for p in (plain, spare)]
     assert pushes[1].seconds == pytest.approx(0.75 * pushes[0].seconds) and pushes[1].hidden_s == 0
     prices: Any = SimpleNamespace(training=True, summed=1.0, stored=1.0, topology=None)
