@@ -70,7 +70,7 @@ class Program(RankModel):
         self.optimizer = rank_optimizer(*stored, replica_of(spec, self.axes), self.disk)
         self.sums.follow(self.optimizer)
         told = self.sums.unless_diverged, loss_from_all(spec.lowered)
-        self.updates = Updates(spec.training, self.optimizer, self.held, self.device, *told)
+        self.updates = Updates(spec.training, self.optimizer, self.held, self.device, lambda: self.saver.last, *told)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held), timeout_s, note)
         self.backups = self.sums.backups = self.servers.backups if self.servers else None
@@ -285,7 +285,6 @@ class Program(RankModel):
             with self.sums.as_one():
                 later, diverged = asynchronous and self.disk is None, self.updates.refusing()
                 checkpoint.save(self.saver, self._snapshot(), folder, diverged, extra, keep, later)
-        self.updates.last = Path(folder)
 
     def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:
         """The checkpoint among a folder's ``step-<number>`` that was written last, as the first rank sees it; None
@@ -310,7 +309,7 @@ class Program(RankModel):
             self.updates.forget()
             publish(self.held)
             self.optimizer.zero_grad()  # gradients of the weights that were there before
-        self.steps, self.updates.last = state.step, Path(folder)
+        self.steps = state.step
         return dict(state.extra)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:

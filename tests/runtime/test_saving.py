@@ -92,7 +92,8 @@ def test_an_asynchronous_save_holds_the_values_of_its_moment(pool: RankPool, tmp
 
 
 def save_what_is_not_finite(rank: int, world: int, folder: str) -> list[str]:
-    """What the call of an asynchronous save says, and the next one; one rank's moments have a NaN."""
+    """What the call of an asynchronous save says, the error of a loss meanwhile, and the next call; one rank's moments
+    have a NaN."""
     with started() as program:
         train(program, list(tiny.batches(1)))
         program.save_checkpoint(Path(folder) / "step-1")
@@ -100,18 +101,41 @@ def save_what_is_not_finite(rank: int, world: int, folder: str) -> list[str]:
             state = next(s for h in program.held if (s := program.optimizer.state[h.updated])["exp_avg"].numel())
             state["exp_avg"].mul_(torch.nan)
         begun = said(lambda: program.save_checkpoint(Path(folder) / "step-2", asynchronous=True), DivergedError)
-        return [begun, said(program.saver.wait, DivergedError), said(program.saver.wait, DivergedError)]
+        remedy = program.updates.diverged("loss=nan", "").remedy
+        return [begun, remedy, said(program.saver.wait, DivergedError), said(program.saver.wait, DivergedError)]
 
 
 def test_an_asynchronous_save_of_what_is_not_finite_is_told_by_the_next_and_comes_to_no_place(
     pool: RankPool, tmp_path: Path
 ) -> None:
-    for begun, later, again in pool.run(save_what_is_not_finite, str(tmp_path)):
+    for begun, remedy, later, again in pool.run(save_what_is_not_finite, str(tmp_path)):
         assert (begun, again) == ("", "")
+        assert remedy.startswith(f"go back to {tmp_path / 'step-1'},")
         assert "optimizer state that isn't finite: exp_avg of " in later
         assert f"go back to {tmp_path / 'step-1'}" in later
     assert latest_checkpoint(tmp_path) == tmp_path / "step-1"
     assert {path.name for path in tmp_path.iterdir()} == {"step-1"}
+
+
+def save_and_diverge(rank: int, world: int, folder: str) -> list[str]:
+    """What an error tells to go back to: after a save, while the next is written, and once that has been waited for."""
+    with started() as program:
+        found = []
+        for step, batch in enumerate(tiny.batches(2), 1):
+            train(program, [batch])
+            program.save_checkpoint(Path(folder) / f"step-{step}", keep=1, asynchronous=True)
+            found.append(program.updates.diverged("loss=nan", "").remedy)
+            assert latest_checkpoint(folder) == Path(folder) / f"step-{step}"
+        program.saver.wait()
+        return [*found, program.updates.diverged("loss=nan", "").remedy]
+
+
+def test_an_error_names_the_checkpoint_of_an_asynchronous_save_once_it_is_there(pool: RankPool, tmp_path: Path) -> None:
+    """The one before is removed for it."""
+    for remedies in pool.run(save_and_diverge, str(tmp_path)):
+        for step, remedy in zip((1, 2, 2), remedies, strict=True):
+            assert remedy.startswith(f"go back to {tmp_path / f'step-{step}'},")
+    assert {path.name for path in tmp_path.iterdir()} == {"step-2"}
 
 
 def test_copies_in_the_host_are_their_own_bits_in_memory_that_the_next_save_has_again() -> None:

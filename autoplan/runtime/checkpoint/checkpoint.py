@@ -157,7 +157,7 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
     settle_factors(snapshot, state, found.entries, found.source)
     take(snapshot.optimizer, options)
     set_random_state(state)
-    saver.came_from(found.state)
+    saver.came_from(found.state, place)
     return found.state
 
 

@@ -131,6 +131,7 @@ class Saver:
 
     lineage  where this run comes from: its identity is drawn by the first rank, at the first save or load
     count    saves so far, those that failed included
+    landed   the checkpoint that was saved or loaded last, but for one in the background
     copies   what the save in the background writes
     """
 
@@ -140,6 +141,7 @@ class Saver:
         self.lineage: Lineage | None = None
         self.locks: dict[Path, FolderLock] = {}
         self.count = 0
+        self.landed: Path | None = None
         self.copies = HostCopies()
 
     def peers(self) -> ProcessGroup:
@@ -154,10 +156,18 @@ class Saver:
             self.lineage = Lineage(run=drawn, root=drawn)
         return self.lineage
 
-    def came_from(self, state: CheckpointState) -> None:
+    @property
+    def last(self) -> Path | None:
+        """The checkpoint that was saved or loaded last. It waits for a save in the background: where that one comes to
+        its place, the one before may be removed for it (``keep``), and where it fails there is no such folder."""
+        if self.running is not None and self.running.future.exception() is None:
+            return self.running.writer.target
+        return self.landed
+
+    def came_from(self, state: CheckpointState, folder: Path) -> None:
         """After a load: what is saved from here on goes back to that checkpoint."""
         root = state.root or self.known().root
-        self.lineage = Lineage(self.known().run, root, state.id, state.written_s)
+        self.lineage, self.landed = Lineage(self.known().run, root, state.id, state.written_s), folder
 
     def agree(self, **said: object) -> None:
         """CheckpointError, on every rank, where the ranks don't say the same of a save."""
@@ -222,7 +232,7 @@ class Saver:
     def saved(self, writer: CheckpointWriter) -> None:
         """After a save went through."""
         state = writer.state
-        self.lineage = Lineage(state.run, state.root, state.id, state.written_s)
+        self.lineage, self.landed = Lineage(state.run, state.root, state.id, state.written_s), writer.target
 
     def wait(self) -> None:
         """Until the save in the background has ended, if there is one; CheckpointError where it failed."""

@@ -36,12 +36,16 @@ Counts = Mapping[str, Sequence[Tensor]]
 """Denominators of means over the whole batch, each as every microbatch has it."""
 
 
+def nowhere() -> None:
+    """Nothing was saved."""
+
+
 class Updates:
     """Of one program's optimizer; a collective of the whole world to make.
 
     scale    what the engines do to each microbatch's loss
     skipped  whether a gradient overflowed in the last step, so that the optimizer finds none and updates nothing
-    last     the checkpoint that was saved or loaded last
+    last     gives the checkpoint that was saved or loaded last, and is there
     late     whether a loss that isn't finite is told late
     from_all_ranks   whether each rank sees a loss that all have a part in: else they tell each other of one that isn't
                      finite
@@ -50,6 +54,7 @@ class Updates:
 
     def __init__(
         self, training: Training, optimizer: Optimizer, held: Sequence[ShardedParameter], device: torch.device,
+        last: Callable[[], Path | None] = nowhere,
         unless_diverged: Callable[[], AbstractContextManager] = nullcontext, from_all_ranks: bool = False,
     ) -> None:  # fmt: skip
         self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
@@ -59,7 +64,7 @@ class Updates:
         self.scale = unscaled if self.scaling is None else self.scaling.scale
         self.unless_diverged, self.from_all_ranks = unless_diverged, from_all_ranks
         self.skipped, self.loss = False, torch.zeros(())
-        self.last: Path | None = None
+        self.last = last
         watches = self.rates is not None and self.rates.watches
         late = self.scaling is None and not watches and guarded(optimizer, device)
         self.late = device.type != "cpu" and all(from_all(late))  # ranks may hold other sorts of parameters
@@ -168,7 +173,7 @@ class Updates:
         return bool(found)
 
     def diverged(self, value: str, cause: str) -> DivergedError:
-        return self.told(float(self.optimizer.param_groups[0]["lr"]), self.last, value, cause)
+        return self.told(float(self.optimizer.param_groups[0]["lr"]), self.last(), value, cause)
 
     def told(self, rate: float, last: Path | None, value: str, cause: str) -> DivergedError:
         causes = f"a learning rate of {rate:g} that is too high, or a batch or weights that aren't finite themselves"
@@ -178,7 +183,7 @@ class Updates:
 
     def refusing(self) -> Callable[[str, str], DivergedError]:
         """Makes the error of a save's value that isn't finite, as of this moment: it may be found later."""
-        return partial(self.told, float(self.optimizer.param_groups[0]["lr"]), self.last)
+        return partial(self.told, float(self.optimizer.param_groups[0]["lr"]), self.last())
 
     def set_learning_rate(self, rate: float) -> None:
         """Another learning rate from here on; a schedule is where it would be had it started from that one, and a
