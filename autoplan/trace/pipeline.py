@@ -104,7 +104,7 @@ def flat_within(
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
     module = anew()
     seen, names = module.seen, naming(model, module.model, binding.names, kept)
-    with watched(forms) as calls, refusals(training), forgetting(model):
+    with watched(forms) as calls, refusals(training, seen.noted), forgetting(model):
         program = capture(module, batch)
         check_strange(seen.strange, model)
         trained = {names.state(f"model.{name}") for name in seen.trained}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from autoplan.errors import TraceError
 from autoplan.trace.checks.python_state import changed, mutated, random_states, state_of
@@ -145,3 +146,18 @@ def test_state_that_is_of_no_consequence_is_let_through(module: nn.Module) -> No
 def test_state_of_consequence_is_refused(module: nn.Module, name: str) -> None:
     with pytest.raises(TraceError, match=f"{name}: forward changes this attribute"):
         trace(module, (X, X), loss_fn=nn.functional.mse_loss, training=True)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_model_s_own_checkpointing_is_told(reentrant: bool) -> None:
+    """What it saves is the plan's to decide; its values are those without."""
+
+    class Checkpointed(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(lambda h: self[2](self[1](h)), self[0](x), use_reentrant=reentrant)
+
+    model = Checkpointed(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+    training = trace(model, (X, X), loss_fn=nn.functional.mse_loss, training=True)
+    assert [note for note in training.notes if "torch.utils.checkpoint isn't followed" in note] == list(training.notes)
+    assert len(training.notes) == 1 and "recompute='full'" in training.notes[0]
+    assert not trace(model, (X,), training=False).notes

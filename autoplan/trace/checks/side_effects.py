@@ -1,7 +1,8 @@
 """What forward does while it is traced that an exported graph doesn't hold: refused where it happens.
 
 Hooks on activations and on saved tensors, autocast for a device that the trace isn't on, inference mode. torch's
-reentrant checkpointing, which runs its part without gradients and would lose them, is run as what it stands for.
+checkpointing is noted, since the plan decides what is recomputed. The reentrant one, which runs its part without
+gradients and would lose them, is run as what it stands for.
 So is ``module.to(dtype)`` that changes nothing: it would replace the parameters by others.
 """
 
@@ -9,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -24,12 +26,19 @@ from autoplan.trace.checks.hooks import name_of
 
 TRACED_ON = "cpu"
 DECORATORS = inspect.getsourcefile(context_decorator)
+CHECKPOINTED = (
+    "the model's own torch.utils.checkpoint isn't followed: the plan decides what is recomputed, and recompute='full' "
+    "or 'selective' pins it"
+)
 IN_LOSS = "do in forward, or in the loss, what it does to gradients"
 
 
 @contextmanager
-def refusals(training: bool) -> Iterator[None]:
-    """Within it, what would be left out raises TraceError with the line that does it."""
+def refusals(training: bool, noted: dict[str, None]) -> Iterator[None]:
+    """Within it, what would be left out raises TraceError with the line that does it.
+
+    noted  takes notes of what is left out without a difference in values
+    """
     with ExitStack() as stack:
         replaced = stack.enter_context
         replaced(patch.object(torch.autocast, "__init__", guarded(torch.autocast.__init__, check_autocast)))
@@ -40,12 +49,13 @@ def refusals(training: bool) -> Iterator[None]:
             graph = torch.autograd.graph
             several = guarded(graph.register_multi_grad_hook, refuse_hook)
             replaced(patch.object(graph, "register_multi_grad_hook", several))
-            entered = guarded(saved_tensors_hooks.__enter__, check_saving)
+            entered = guarded(saved_tensors_hooks.__enter__, partial(check_saving, noted))
             replaced(patch.object(saved_tensors_hooks, "__enter__", entered))
             inference = guarded(torch.inference_mode.__enter__, check_inference)
             replaced(patch.object(torch.inference_mode, "__enter__", inference))
         replaced(patch.object(nn.Module, "to", moved(nn.Module.to)))
-        replaced(patch.object(CheckpointFunction, "apply", unsaved(CheckpointFunction.apply)))
+        apply = unsaved(CheckpointFunction.apply, noted if training else {})
+        replaced(patch.object(CheckpointFunction, "apply", apply))
         yield
 
 
@@ -66,8 +76,10 @@ def refuse_hook(_: object, hook: object = None, *args: object, **kwargs: object)
         raise TraceError(here(), f"hook {name} on a gradient isn't traced, and the gradient would be another", IN_LOSS)
 
 
-def check_saving(hooks: saved_tensors_hooks) -> None:
+def check_saving(noted: dict[str, None], hooks: saved_tensors_hooks) -> None:
     """Hooks on saved tensors that aren't torch's own, which checkpoint and save_on_cpu are made of."""
+    if type(hooks).__module__ == CheckpointFunction.__module__:
+        noted[CHECKPOINTED] = None
     if type(hooks) is saved_tensors_hooks or not type(hooks).__module__.startswith("torch."):
         cause = f"hook {name_of(hooks.pack_hook)} on saved tensors isn't traced, and gradients would be others"
         raise TraceError(here(), cause, "leave it out: what is kept or computed again is the plan's to choose")
@@ -96,12 +108,14 @@ def check_inference(region: torch.inference_mode) -> None:
         raise TraceError(here(), cause, "use torch.no_grad() or .detach()")
 
 
-def unsaved(apply: Callable) -> Callable:
+def unsaved(apply: Callable, noted: dict[str, None]) -> Callable:
     """Reentrant checkpointing as its function alone; without gradients where no operand carries one, as torch does."""
 
     def run(function: Callable, preserve_rng_state: bool, *args: Any) -> Any:
         carried = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
         with torch.set_grad_enabled(carried and torch.is_grad_enabled()):
+            if torch.is_grad_enabled():
+                noted[CHECKPOINTED] = None
             return function(*args)
 
     return run
