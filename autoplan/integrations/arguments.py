@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from autoplan.errors import CheckpointError, ParallelismError
+from autoplan.errors import CheckpointError, ParallelismError, WeightsError
 from autoplan.options import Training
 from autoplan.runtime.checkpoint.state_json import STATE, read_header
 from autoplan.runtime.collectives.objects import together
@@ -53,8 +53,8 @@ def training_of(args: TrainingArguments, **further: object) -> Training:
 
     further  other fields of Training
 
-    The learning rate's schedule and the clipping stay the Trainer's. ParallelismError for an optimizer of which
-    torch.optim has no class.
+    The learning rate's schedule and the clipping stay the Trainer's. A seed that is TrainingArguments' default is none
+    that was asked for. ParallelismError for an optimizer of which torch.optim has no class.
     """
     name = str(args.optim.value if hasattr(args.optim, "value") else args.optim)
     if name not in OPTIMIZERS or args.optim_args:
@@ -64,9 +64,10 @@ def training_of(args: TrainingArguments, **further: object) -> Training:
         "optimizer": OPTIMIZERS[name],
         "precision": "bf16-mixed" if args.bf16 else "fp16-mixed" if args.fp16 else "fp32",
         "learning_rate": args.learning_rate,
-        "seed": args.seed,
         "weight_decay": args.weight_decay,
     }
+    if args.seed != TrainingArguments.seed:
+        fields["seed"] = args.seed
     if OPTIMIZERS[name] == "adamw":
         fields |= {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
     if args.weight_decay:
@@ -115,7 +116,8 @@ def settled(args: TrainingArguments, program: Program) -> TrainingArguments:
 
 
 def check_output(args: TrainingArguments, program: Program, folder: str) -> None:
-    """CheckpointError, on every rank, where the Trainer's folder holds checkpoints that another run left.
+    """CheckpointError, on every rank, where the Trainer's folder holds checkpoints that another run left, or one that
+    can't be read.
 
     Such a one is never replaced, and a save would find it only in the midst of training.
     folder  of a checkpoint, the one that holds all of the program's
@@ -124,13 +126,24 @@ def check_output(args: TrainingArguments, program: Program, folder: str) -> None
 
     def other() -> None:
         saved = sorted(Path(args.output_dir or ".").glob(f"{PREFIX_CHECKPOINT_DIR}-*/{folder}/{STATE}"))
-        foreign = [path.parent for path in saved if read_header(path.parent).root != root]
-        if foreign and args.save_strategy != "no":
+        foreign = [path.parent for path in saved if root_of(path.parent, args) != root]
+        if foreign:
             cause = f"it holds {len(foreign)} checkpoints of another run, {foreign[0].parent.name} among them"
             remedy = "give resume_from_checkpoint=True to go on from the last, or another output_dir"
             raise CheckpointError(f"output_dir={args.output_dir!r}", cause, remedy)
 
-    together(other)
+    if args.save_strategy != "no":
+        together(other)
+
+
+def root_of(checkpoint: Path, args: TrainingArguments) -> str:
+    """Of the run whose weights it goes back to. CheckpointError where it can't be read."""
+    try:
+        return read_header(checkpoint).root
+    except WeightsError as error:
+        value, cause = f"output_dir={args.output_dir!r}", f"it holds {checkpoint.parent.name}: {error.cause}"
+        remedy = f"move {checkpoint.parent.name} away, or give another output_dir"
+        raise CheckpointError(value, cause, remedy) from None
 
 
 def check_batch(args: TrainingArguments, program: Program) -> None:

@@ -14,10 +14,14 @@ pytest.importorskip("accelerate")
 pytest.importorskip("transformers")
 
 from safetensors.torch import load_file
+from transformers import TrainingArguments
 
 import autoplan
 from autoplan.errors import CheckpointError, InputsError, ParallelismError
+from autoplan.integrations.accelerate import FOLDER
 from autoplan.integrations.transformers import Trainer, training_of
+from autoplan.options import Training
+from autoplan.runtime.checkpoint.state_json import STATE
 from tests.support import trainer_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
 from tests.support.planning import parallelize_alone
@@ -119,9 +123,21 @@ def test_checkpoints_of_another_run_are_found_before_training(alone: Path, tmp_p
     other = Trainer(plan=alone, model=loop.small_llama(), args=args, **data)
     with pytest.raises(CheckpointError, match=r"holds 1 checkpoints of another run, checkpoint-1 among them"):
         other.train()
+    state = tmp_path / "checkpoint-1" / FOLDER / STATE
+    state.write_text(state.read_text()[:-10])
+    with pytest.raises(CheckpointError, match="it holds checkpoint-1: it is damaged: ") as told:
+        other.train()
+    assert told.value.value.startswith("output_dir=") and "move checkpoint-1 away" in told.value.remedy
     other.args.save_strategy = "no"
     other.train()
     other.program.close()
+
+
+def test_a_seed_that_nobody_asked_for_is_none_of_the_plan_s(tmp_path: Path) -> None:
+    """A report would tell that the default of the arguments, which the user never wrote, has no effect."""
+    given = TrainingArguments(str(tmp_path), use_cpu=True)
+    assert given.seed and training_of(given).seed == Training().seed
+    assert training_of(TrainingArguments(str(tmp_path), use_cpu=True, seed=7)).seed == 7
 
 
 class OwnLoss(Trainer):
