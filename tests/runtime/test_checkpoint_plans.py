@@ -39,6 +39,12 @@ EXPERTS = {
     "experts whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
 }
 """Of Mixtral, whose dense weights and experts ZeRO shards over axes of their own."""
+SINGLY = {
+    "cut by columns": Parallelism(dp=4, ep=2, tp=1, pp=1, zero=1),
+    "columns under zero3": Parallelism(dp=4, ep=2, tp=1, pp=1, zero=3),
+    "both whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
+}
+"""Of Mixtral with two experts: ZeRO cuts an expert that a rank has alone by its columns."""
 UNEVEN = {
     "six stages": Parallelism(dp=2, tp=1, pp=2, virtual_stages=3, micro_batch=1, zero=1),
     "one stage": Parallelism(dp=2, tp=2, pp=1, zero=0),
@@ -48,7 +54,8 @@ SINGLE = "one process"
 TRAINING = Training(learning_rate=1e-3, precision="bf16-mixed", compile=False)
 State = Mapping[str, Mapping[str, Tensor]]
 MODEL = {**dict.fromkeys((*PLANS, SINGLE), "gpt2"), **dict.fromkeys(EXPERTS, "mixtral")}
-MODEL |= dict.fromkeys(UNEVEN, "llama")
+MODEL |= {**dict.fromkeys(UNEVEN, "llama"), **dict.fromkeys(SINGLY, "mixtral")}
+SIZES = {name: {"layers": 7} if name in UNEVEN else {"experts": 2} for name in (*UNEVEN, *SINGLY)}
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +68,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
     @functools.cache
     def exported(name: str) -> str:
-        module, batch, _ = zoo.small(MODEL[name], layers=7 if name in UNEVEN else 2)
+        module, batch, _ = zoo.small(MODEL[name], **SIZES.get(name, {}))
         cluster = "1x1 cpu" if name == SINGLE else "1x4 cpu"
-        pinned = (PLANS | EXPERTS | UNEVEN).get(name, "auto")
+        pinned = (PLANS | EXPERTS | SINGLY | UNEVEN).get(name, "auto")
         plan = parallelize_unproved(module, cluster, batch, training=TRAINING, parallelism=pinned)
         plan.export(found := str(tmp_path_factory.mktemp("plan") / "out"))
         return found
@@ -73,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 @pytest.fixture(scope="module")
 def pools(shared_pools: Callable[[int], RankPool]) -> dict[str, RankPool]:
-    return {**dict.fromkeys((*PLANS, *EXPERTS, *UNEVEN), shared_pools(4)), SINGLE: shared_pools(1)}
+    return {**dict.fromkeys((*PLANS, *EXPERTS, *SINGLY, *UNEVEN), shared_pools(4)), SINGLE: shared_pools(1)}
 
 
 def everything(program: Program) -> State:
@@ -113,6 +120,9 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
 slow(("six stages", ["one stage"])),
         slow(("one stage", ["six stages"])),
         slow(("experts whole", ["ep=2 zero1"])),
+        slow(("cut by columns", ["both whole", "columns under zero3"])),
+        slow(("both whole", ["cut by columns"])),
+        slow(("columns under zero3", ["cut by columns"])),
         slow(("zero3", ["dp=2 tp=2", SINGLE, "two replicas"])),
         slow(("two replicas", ["zero3", SINGLE])),
         slow(("ep=4 zero3", ["experts whole", "ep=2 zero1", "ep=2 two replicas"])),

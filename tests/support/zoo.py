@@ -43,9 +43,9 @@ def llama(layers: int = LAYERS) -> nn.Module:
     return LlamaForCausalLM(LlamaConfig(**decoder(layers)))
 
 
-def mixtral(layers: int = LAYERS) -> nn.Module:
-    """Four experts, of which each token has two."""
-    return MixtralForCausalLM(MixtralConfig(**decoder(layers), num_local_experts=4))
+def mixtral(layers: int = LAYERS, experts: int = 4) -> nn.Module:
+    """Experts, of which each token has two."""
+    return MixtralForCausalLM(MixtralConfig(**decoder(layers), num_local_experts=experts))
 
 
 def decoder(layers: int) -> dict[str, int]:
@@ -123,7 +123,7 @@ LOSSES: dict[str, LossFn] = {name: F.cross_entropy for name in ("mlp", "convnet"
 def small(name: str, device: str = "cpu", seed: int = 0, **sizes: float) -> Made:
     """(model, batch, loss_fn) of one of MODELS; loss_fn is None where the model returns its loss.
 
-    sizes  what its maker takes: layers, dropout
+    sizes  what its maker takes: layers, dropout, experts
     """
     torch.manual_seed(seed)
     with torch.device(device):
