@@ -198,7 +198,23 @@ def bounds(record: PlanRecord) -> list[str]:
         f"Memory: {place} {stage} is the fullest, {size_text(total)} of {size_text(memory_limit)} a device; "
         f"{size_text(memory_limit - total)} are left.{margin_text(record, memory_limit - total)}"
     )
-    return [*said, *unequal(record), *price_of_pins(record), *next_best(record)]
+    return [*said, *copies(record), *unequal(record), *price_of_pins(record), *next_best(record)]
+
+
+def copies(record: PlanRecord) -> list[str]:
+    """That what an asynchronous save holds doesn't fit, where a device's memory is the host's: the peak leaves it out,
+    for a run may save otherwise or not at all."""
+    if not isinstance(record.training, Training) or not record.cluster.profile()[0].host.own:
+        return []
+    held = [(p.parameters + p.optimizer, p.total) for p in record.chosen.predicted.peak_bytes]
+    lacking = [size + total - limit for (size, total), limit in zip(held, memory_limits_of(record), strict=True)]
+    if max(lacking) <= 0:
+        return []
+    size, _ = held[lacking.index(max(lacking))]
+    return [
+        f"Memory: an asynchronous save copies up to {size_text(size)} into the same memory and keeps it for the next "
+        "save, which is more than what is left. save_checkpoint(asynchronous=False) copies nothing."
+    ]
 
 
 def margin_text(record: PlanRecord, left: int) -> str:

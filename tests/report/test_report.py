@@ -16,6 +16,7 @@ from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism
 from autoplan.report.explain import explain_text
 from autoplan.report.explain.one_change import local_options
+from autoplan.report.notes import notes_of
 from autoplan.report.price_tables import stage_text
 from autoplan.report.table import WIDTH, table
 from autoplan.report.text_report import report_text
@@ -122,6 +123,17 @@ def test_a_plan_that_leaves_less_than_the_margin_says_so(record: PlanRecord) -> 
     assert "less than the margin" not in report_text(record) + report_text(within)
     short = replace(within, cluster=replace(within.cluster, memory_margin=margin))
     assert "less than the margin, 3% of the limit" in " ".join(report_text(short).split())
+
+
+def test_the_copies_of_a_save_are_told_where_they_do_not_fit(record: PlanRecord) -> None:
+    """On CPUs alone: from an accelerator they go to the host."""
+    held = record.chosen.predicted.peak_bytes[0]
+    copied = held.parameters + held.optimizer
+    told = f"an asynchronous save copies up to {size_text(copied)} into the same memory"
+    for device, more, said in (("cpu", copied - 1, True), ("cpu", copied, False), ("h100-sxm", 0, False)):
+        cluster = replace(CLUSTER, device=device, memory_bytes=held.total + more)
+        assert any(told in note for note in notes_of(replace(record, cluster=cluster))) == said
+
 
 
 def test_the_alternatives_say_by_how_much(record: PlanRecord) -> None:
