@@ -1,12 +1,12 @@
 """Branches on values that a trace can take without reading them: checks, and whether all numbers are finite.
 
 ``if labels.max() >= classes: raise ValueError(...)`` and ``assert`` look at what forward is given and compute
-nothing. The trace takes the way that doesn't raise, as it leaves ``torch._check`` out. ``if not
-torch.isfinite(x).all(): x = x.clamp(...)`` mends numbers that overflowed. The trace takes the way of finite numbers:
-where some aren't, the program goes on with them, and tells of a loss that isn't finite. ``if torch.rand([]) <
-self.layerdrop`` drops nothing where that is zero. Each line of the first two kinds is noted, for the report to tell,
-and so is ``torch.rand(1) > 0``. What ``torch.ones`` gives is true everywhere: a mask that forward makes so hides
-nothing, and nothing has to be computed with it.
+nothing. The trace takes the way that doesn't raise, as it leaves ``torch._check`` out; torch.distributions checks
+so all that it is given. ``if not torch.isfinite(x).all(): x = x.clamp(...)`` mends numbers that overflowed. The trace
+takes the way of finite numbers: where some aren't, the program goes on with them, and tells of a loss that isn't
+finite. ``if torch.rand([]) < self.layerdrop`` drops nothing where that is zero. Each line of the first two kinds is
+noted, for the report to tell, and so is ``torch.rand(1) > 0``. What ``torch.ones`` gives is true everywhere: a mask
+that forward makes so hides nothing, and nothing has to be computed with it.
 """
 
 import dis
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 OURS = Path(__file__).parent
+DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent)  # of torch's own code, what checks values
 CALLERS = (str(OURS / "batch_binding.py"), str(OURS / "checks" / "observed.py"))  # of forward and of the loss
 MEANT = {"isfinite": True, "isnan": False, "isinf": False}  # of finite numbers
 FLIPS = ("logical_not", "__invert__", "bitwise_not")
@@ -142,13 +143,15 @@ def version(tensor: Tensor) -> int:
 
 
 def asking_line() -> tuple[FrameType, str] | None:
-    """The innermost frame of forward's or the loss' code outside of torch and the trace, and ``file.py:12: if x.max() >
-    0:``; None where neither runs."""
-    frame = sys._getframe(1)
+    """The innermost frame of forward's or the loss' code outside of torch and the trace, or of the distribution that it
+    made, and ``file.py:12: if x.max() > 0:``; None where neither runs."""
+    frame, asks = sys._getframe(1), None
     while frame is not None and frame.f_code.co_filename not in CALLERS:
         file = frame.f_code.co_filename
         if file != "<string>" and not file.startswith((str(OURS), torch.__path__[0])):
-            return frame, f"{file}:{frame.f_lineno}: {linecache.getline(file, frame.f_lineno).strip()}"
+            return asks or frame, f"{file}:{frame.f_lineno}: {linecache.getline(file, frame.f_lineno).strip()}"
+        if asks is None and file.startswith(DISTRIBUTIONS):
+            asks = frame
         frame = frame.f_back  # type: ignore[assignment]
     return None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
 
 from autoplan.errors import TraceError
 from autoplan.ir.graph import Model
@@ -72,7 +73,13 @@ def drops_at_zero(net: nn.Module, x: Tensor) -> Tensor:
     return net.fc(x).sum() if torch.rand(1) > 0.0 else x.cos().sum()
 
 
-@pytest.mark.parametrize("forward", [raises, raises_otherwise, mends, drops_nothing, drops_at_zero])
+def draws(net: nn.Module, x: Tensor) -> Tensor:
+    """As autoencoders and policies write it: torch.distributions checks what it is given."""
+    normal, given = Normal(net.fc(x), 0.5), Normal(torch.zeros_like(x), 1.0)
+    return normal.log_prob(x).sum() + kl_divergence(normal, given).sum()
+
+
+@pytest.mark.parametrize("forward", [raises, raises_otherwise, mends, drops_nothing, drops_at_zero, draws])
 def test_the_way_of_sound_values_is_taken(forward: Forward) -> None:
     model = traced(forward)
     assert "aten.linear.default" in ops(model)
@@ -83,6 +90,8 @@ def test_the_way_of_sound_values_is_taken(forward: Forward) -> None:
 
 @pytest.mark.parametrize(("forward", "note"), [(raises, "if x.max() > 5:: forward's check of values isn't made"),
                                                (mends, "all numbers are taken to be finite"),
+                                               (draws, "Normal(net.fc(x), 0.5), Normal(torch.zeros_like(x), 1.0):"
+                                                       " forward's check of values isn't made"),
                                                (drops_at_zero, "is taken to be above 0")])  # fmt: skip
 def test_what_was_taken_is_noted(forward: Forward, note: str) -> None:
     assert any(note in one for one in traced(forward).notes)
