@@ -39,9 +39,9 @@ def capture(module: nn.Module, args: Sequence[torch.Tensor], *, lines: bool = Fa
     """
     reading = nullcontext() if lines else unread()
     try:
-        with CAPTURING, warnings.catch_warnings(), unlogged(*LOGGED), masks_unread(), reading:
+        with CAPTURING, warnings.catch_warnings(), unlogged(*LOGGED), in_place_of_torch(), reading:
             warnings.simplefilter("ignore")  # what export deprecates inside itself
-            with patch.object(functional, "ctc_loss", traced_loss), unprinted():
+            with unprinted():
                 return torch.export.export(module, tuple(args), strict=False)
     except AutoplanError:
         raise
@@ -64,6 +64,13 @@ def unread() -> Iterator[None]:
     finally:
         if before is not None:
             setattr(config, STACKS, before)
+
+
+@contextmanager
+def in_place_of_torch() -> Iterator[None]:
+    """Within it functions of torch that can't do without values are those that can: a forward on fake tensors runs."""
+    with masks_unread(), patch.object(functional, "ctc_loss", traced_loss):
+        yield
 
 
 @contextmanager

@@ -238,6 +238,24 @@ def test_one_row_of_ctc_is_as_torch_has_it() -> None:
     torch.testing.assert_close(found, heard(**batch))
 
 
+class HeardByRecurrence(nn.Module):
+    """A recurrent layer sets its own attributes in forward, so that forward is run twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        scores = self.head(self.layer(x)[0]).log_softmax(-1).transpose(0, 1)
+        return F.ctc_loss(scores, labels, torch.full_like(lengths, 5), lengths)
+
+
+def test_ctc_behind_a_recurrent_layer() -> None:
+    heard, batch = HeardByRecurrence(), (torch.randn(4, 5, 8), torch.randint(1, 6, (4, 2)), torch.tensor([1, 2, 2, 1]))
+    model = trace(heard, batch, training=True)
+    assert sum(node.op == "autoplan.ctc_losses" for block in model.blocks for node in block.nodes) == 1
+
+
 def test_a_module_that_can_not_be_copied() -> None:
     model = nn.Linear(8, 8)
     model.handle = open(__file__)  # type: ignore[assignment]  # noqa: SIM115  a file can't be copied

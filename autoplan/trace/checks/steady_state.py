@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from autoplan.errors import AutoplanError, TraceError
-from autoplan.trace.capture import capture
+from autoplan.trace.capture import capture, in_place_of_torch
 from autoplan.trace.checks.observed import Observed, is_fake
 from autoplan.trace.initialise.recipe_check import with_values
 
@@ -34,7 +34,7 @@ def check_settled(
     if mutated:
         raise unsettled(mutated[0])
     try:
-        with mode, torch.compiler.set_stance("force_eager"):
+        with mode, torch.compiler.set_stance("force_eager"), in_place_of_torch():
             module(*batch)
         module.seen.changed.clear()
         second = capture(module, batch)
