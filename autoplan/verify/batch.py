@@ -4,7 +4,7 @@ Integers must mean something: ids below the vocabulary that they index, labels b
 them ignored, unevenly over rows, so that ranks and microbatches hold different counts of valid ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -15,6 +15,7 @@ from autoplan.runtime.data.microbatches import Batch, named
 LOSSES = {"autoplan.cross_entropy": 3, "autoplan.weighted_cross_entropy": 4}  # which argument is the ignored label
 LOOK_UPS = ("aten.embedding.default", "autoplan.embedding_bag", "autoplan.ragged_bag")
 GROUPED = "autoplan.lookups"  # of several tables, the first of whose arguments are their rows
+SHARES = "aten.binary_cross_entropy.default"  # whose target is between 0 and 1
 IGNORED_SHARE = 0.2  # of the labels, where the loss ignores an index
 
 
@@ -32,14 +33,16 @@ def given_batch(model: Model, batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def example_batch(model: Model, seed: int) -> dict[str, torch.Tensor]:
-    """Random values for each batch input, by name; floats are normal, integers within what reads them."""
+    """Random values for each batch input, by name; floats are normal, or from 0 to 1 as probabilities, integers within
+    what reads them."""
     generator = torch.Generator().manual_seed(seed)
-    bounds = integer_bounds(model)
-    ignored = ignored_indices(model)
+    bounds, ignored, shares = integer_bounds(model), ignored_indices(model), probabilities(model)
     return {
-        value.name: example_values(value.type, bounds.get(value.name), ignored.get(value.name), generator)
+        value.name: torch.rand(value.type.shape, generator=generator, dtype=torch.float64)
+        .to(getattr(torch, value.type.dtype)) if value.name in shares
+        else example_values(value.type, bounds.get(value.name), ignored.get(value.name), generator)
         for value in model.batch
-    }
+    }  # fmt: skip
 
 
 def example_values(
@@ -77,18 +80,32 @@ def ignored_indices(model: Model) -> dict[str, int]:
     }
 
 
-def index_readers(model: Model) -> list[tuple[Node, frozenset[str], int]]:
-    """Every use of integers as indices: the node, the batch inputs that they come from, what they are less than."""
+def probabilities(model: Model) -> frozenset[str]:
+    """The floating batch inputs that a loss takes for probabilities."""
+    floating = {value.name for value in model.batch if value.type.floating}
+    read = [(node.operands[1], external) for node, _, external in nodes_of(model) if node.op == SHARES]
     origins = constant_origins(model)
-    found: list[tuple[Node, frozenset[str], int]] = []
+    return floating & frozenset().union(*(origins.get(external.get(name, ""), frozenset()) for name, external in read))
+
+
+def nodes_of(model: Model) -> Iterator[tuple[Node, Mapping[str, TensorType], Mapping[str, str]]]:
+    """Each node of each segment, the types around it, and what its block's externals are there."""
     for segment in model.segments:
         block = model.blocks[segment.block]
         external = {e.name: given for e, given in zip(block.externals, segment.externals, strict=True)}
-        for node in block.nodes:
-            for name, size in indexed(node, block.types()):
-                if name in external:
-                    found.append((node, origins.get(external[name], frozenset()), size))
-    return found
+        types = block.types()
+        yield from ((node, types, external) for node in block.nodes)
+
+
+def index_readers(model: Model) -> list[tuple[Node, frozenset[str], int]]:
+    """Every use of integers as indices: the node, the batch inputs that they come from, what they are less than."""
+    origins = constant_origins(model)
+    return [
+        (node, origins.get(external[name], frozenset()), size)
+        for node, types, external in nodes_of(model)
+        for name, size in indexed(node, types)
+        if name in external
+    ]
 
 
 def indexed(node: Node, types: Mapping[str, TensorType]) -> list[tuple[str, int]]:

@@ -20,6 +20,7 @@ from autoplan.trace.initialise import init_model, unfilled_names
 from autoplan.trace.initialise.lifting import copied
 from autoplan.trace.passes.precision import widened
 from autoplan.verify.compare import Run, wide
+from autoplan.verify.local_ranks import RankError
 from autoplan.verify.quiet import Quiet
 from autoplan.verify.single import random_state
 
@@ -85,7 +86,8 @@ def computed(compute: Callable[[], Found], drawn: bool) -> Found:
     try:
         found = compute()
     except (RuntimeError, ValueError, IndexError) as error:
-        raise InputsError(whose, f"the model can't compute with it on one device: {error}", remedy) from error
+        told = error.text.strip().splitlines()[-1] if isinstance(error, RankError) else error
+        raise InputsError(whose, f"the model can't compute with it on one device: {told}", remedy) from error
     if isinstance(found, Run) and not math.isfinite(found.losses[0]):
         raise InputsError(whose, f"the model's loss is {found.losses[0]} on one device", remedy)
     if isinstance(found, torch.Tensor) and not bool(torch.isfinite(found).all()):

@@ -71,10 +71,35 @@ def test_batches_hold_what_the_model_can_read():
     assert valid.min() < valid.max() == batch["labels"].shape[1]
 
 
+class Encoded(nn.Module):
+    """An autoencoder as torch's own example has it: pixels are probabilities, and its code is drawn."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.code, self.pixels, self.scale = nn.Linear(4, 4), nn.Linear(4, 4), scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        code = self.code(x.view(-1, 4))
+        found = torch.sigmoid(self.pixels(code + torch.randn_like(code)))
+        return F.binary_cross_entropy(found, self.scale * x.view(-1, 4), reduction="sum")
+
+
+def test_targets_that_are_probabilities_are_drawn_as_such():
+    """Also of a model that draws, whose batch may still be one that it doesn't take."""
+    batch = (torch.rand(4, 2, 2),)
+    assert parallelize_alone(Encoded(), "1x2 cpu", batch, parallelism="ddp").verify().passed
+    plan = parallelize_alone(Encoded(2.0), "1x2 cpu", batch, parallelism="ddp")
+    with pytest.raises(InputsError, match=r"verification draws.*one device: RuntimeError: .*between 0 and 1.*batch="):
+        plan.verify()
+
+
 def test_a_model_that_does_not_take_any_numbers_is_verified_on_a_batch_of_its_own():
+    def loss_fn(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy(output, 2 * target)
+
     model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
-    batch = (torch.randn(4, 4), torch.rand(4, 4))
-    plan = parallelize_alone(model, "1x2 cpu", batch, loss_fn=F.binary_cross_entropy, parallelism="ddp")
+    batch = (torch.randn(4, 4), torch.rand(4, 4) / 2)
+    plan = parallelize_alone(model, "1x2 cpu", batch, loss_fn=loss_fn, parallelism="ddp")
     with pytest.raises(InputsError, match=r"verification draws.*between 0 and 1.*batch="):
         plan.verify()
     assert plan.verify(batch=batch).passed
