@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from torch import nn
 from torch.optim import Optimizer
@@ -21,7 +21,7 @@ class Rates:
 
     given       the loop's, over the module that the program was planned from; it never steps
     parameters  the module's, by name
-    ParallelismError, with the first setting that differs, where the plan's optimizer isn't the same.
+    ParallelismError, with the first setting that differs, where the plan's optimizer isn't the same, or updates more.
     """
 
     def __init__(self, program: Program, given: Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -36,7 +36,9 @@ class Rates:
         ours = {title: group for group in reversed(program.optimizer.param_groups) if (title := group["name"])}
         names = {parameter: name for name, parameter in parameters.items()}
         self.source: dict[str, int] = {}
-        for number, name in members(given, names):
+        own = list(members(given, names))
+        check_trained(program, {name for _, name in own if parameters[name].requires_grad})
+        for number, name in own:
             title = titles(training)[number_of(training, [name])]
             if title not in ours:
                 continue  # this rank holds none of that group
@@ -72,6 +74,16 @@ def members(given: Optimizer, names: Mapping[nn.Parameter, str]) -> Iterator[tup
                 cause = f"it holds a parameter of shape {tuple(parameter.shape)} that isn't the model's"
                 raise ParallelismError("the loop's optimizer", cause, "make it from the parameters of the model")
             yield number, names[parameter]
+
+
+def check_trained(program: Program, held: Set[str]) -> None:
+    """ParallelismError where the plan trains what the loop's optimizer leaves as it is."""
+    for stored in program.spec.lowered.parameters:
+        for each in stored.members or (stored,):
+            if stored.trainable and held.isdisjoint((each.source, *each.aliases)):
+                cause = "the plan trains it, and the loop's optimizer doesn't hold it, or it is frozen"
+                remedy = "give it to the optimizer; to leave it as it is, set requires_grad=False and plan again"
+                raise ParallelismError(f"the parameter {each.source}", cause, remedy)
 
 
 def check_alike(name: str, given: Mapping[str, object], planned: Mapping[str, object]) -> None:

@@ -97,9 +97,13 @@ def test_what_a_loop_may_not_do_is_told(alone: Path) -> None:
         (SGD(model.parameters(), 0.1), "the loop's optimizer SGD"),
         (AdamW(model.parameters(), 1e-2, weight_decay=0.2), "weight_decay=0.2"),
         (AdamW(nn.Linear(2, 2).parameters()), "isn't the model's"),
+        (AdamW(model.classifier.parameters(), 1e-2, weight_decay=0.1), r"embeddings.*: the plan trains it.*plan again"),
     ):
         with pytest.raises(ParallelismError, match=message):
             accelerator.prepare(optimizer)
+    model.classifier.requires_grad_(False)
+    with pytest.raises(ParallelismError, match=r"classifier\.\w+: the plan trains it.*or it is frozen"):
+        accelerator.prepare(AdamW(model.parameters(), 1e-2, weight_decay=0.1))
     with pytest.raises(InputsError, match="give batch_size=8"):
         accelerator.prepare(DataLoader(loop.Pairs(32, 1), batch_size=9))
     batch = next(iter(accelerator.prepare(DataLoader(loop.Pairs(8, 1), batch_size=8))))
