@@ -112,7 +112,10 @@ def explain(error: Exception) -> TraceError:
     """The failure as a mistake that a user can mend."""
     line = user_line(error) or place_of(error)
     text = str(error).strip().splitlines() or [type(error).__name__]
-    if data_dependent(error):
+    known = next((told for told in map(of_known_kind, chain(error)) if told), None)
+    if known is not None:
+        cause, remedy = known
+    elif data_dependent(error):
         cause = "forward takes a branch, or makes a shape, that depends on a tensor's values"
         remedy = "write it without reading the values: torch.where for a branch, a fixed size and a mask for a shape"
     else:
@@ -120,6 +123,20 @@ def explain(error: Exception) -> TraceError:
         what = "loss_fn takes such targets" if line.startswith(LOSS) else "the model runs on these example_inputs"
         remedy = f"check that {what}; if it does, torch.export can't follow this line"
     return TraceError(line, cause, remedy)
+
+
+def of_known_kind(error: BaseException) -> tuple[str, str] | None:
+    """Cause and remedy where it is known what else to write."""
+    if "linalg_lstsq" in str(error):
+        return "its rank and residuals follow from values", "write torch.linalg.pinv(a) @ b"
+    traceback = error.__traceback__
+    while traceback is not None:
+        held = traceback.tb_frame
+        if held.f_code.co_filename == nn.modules.rnn.__file__ and held.f_locals.get("batch_sizes") is not None:
+            remedy = "give the layer the padded rows, and leave what is padded out of the loss, as by labels of -100"
+            return "how many rows of a packed sequence reach each place follows from their lengths' values", remedy
+        traceback = traceback.tb_next
+    return None
 
 
 def data_dependent(error: BaseException) -> bool:

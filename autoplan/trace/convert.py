@@ -353,11 +353,11 @@ def check_values_unread(node: fx.Node, op: torch._ops.OpOverload, module: str) -
     open_size = told and any(not isinstance(size, int) for one in several for size in one.shape)
     by_tag = torch.Tag.dynamic_output_shape in op.tags and not (told and len(several) == 1)
     if torch.Tag.data_dependent_output in op.tags or by_tag or open_size:
-        raise TraceError(
-            f"{op} in module {module or 'the root'!r}",
-            "it makes a number or a shape that depends on a tensor's values",
-            "write it without reading the values: a fixed size and a mask for a shape, torch.where for a branch",
-        )
+        remedy = "write it without reading the values: a fixed size and a mask for a shape, torch.where for a branch"
+        if any(argument.name == "output_size" for argument in op._schema.arguments):
+            remedy = "say how large the result is: output_size=…, at most which it then is, with a mask for the rest"
+        cause = "it makes a number or a shape that depends on a tensor's values"
+        raise TraceError(f"{op} in module {module or 'the root'!r}", cause, remedy)
 
 
 def check_contiguous(node: fx.Node, module: str) -> None:

@@ -256,6 +256,18 @@ def test_ctc_behind_a_recurrent_layer() -> None:
     assert sum(node.op == "autoplan.ctc_losses" for block in model.blocks for node in block.nodes) == 1
 
 
+class Packed(HeardByRecurrence):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.layer(packed)[0].data.sum()
+
+
+def test_a_packed_sequence_is_told() -> None:
+    batch = (torch.randn(4, 5, 8), torch.randint(1, 6, (4, 2)), torch.tensor([1, 2, 2, 1]))
+    with pytest.raises(TraceError, match=r"self\.layer\(packed\).*packed sequence.*give the layer the padded rows"):
+        trace(Packed(), batch, training=True)
+
+
 def test_a_module_that_can_not_be_copied() -> None:
     model = nn.Linear(8, 8)
     model.handle = open(__file__)  # type: ignore[assignment]  # noqa: SIM115  a file can't be copied

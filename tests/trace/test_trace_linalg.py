@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from autoplan.errors import TraceError
 from autoplan.options import Parallelism
@@ -15,6 +16,7 @@ from tests.support.planning import parallelize_alone
 
 ROWS, N = 8, 4
 L = torch.linalg
+HANN, TIMES = torch.hann_window(8), torch.tensor([1, 2, 0, 3])
 Function = Callable[[Tensor], Tensor]
 
 
@@ -49,6 +51,8 @@ CALLS: dict[str, Function] = {
     "strided rows": lambda h: torch.as_strided(h, (ROWS, 3, 6), (N * N, 5, 1)),
     "strided all": lambda h: torch.as_strided(h, (3, 5), (7, 2), 1),
     "stft": lambda h: torch.stft(h.flatten(1), 8, 2, window=torch.hann_window(8), return_complex=True).abs(),
+    "istft": lambda h: torch.istft(torch.stft(h.flatten(1), 8, 2, window=HANN, return_complex=True), 8, 2, window=HANN),
+    "pdist": lambda h: F.pdist(h.flatten(1)), "entries": lambda h: h.repeat_interleave(TIMES, 1, output_size=6),
     "conjugate": lambda h: (torch.fft.fft(h).conj() * torch.fft.fft(h.mT)).imag,
 }  # fmt: skip
 
@@ -93,6 +97,9 @@ class Walked(nn.Module):
     [
         (lambda h: torch.as_strided(h.mT, (2, 2), (1, 4)), "doesn't lie contiguously"),
         (lambda h: L.qr(h, mode="r")[1], "no gradient"),
+        (lambda h: L.lstsq(h, h).solution, r"its rank and residuals follow from values\. write .*pinv"),
+        (lambda h: L.lu_solve(*L.lu_factor(h), h), r"lu_factor in module 'layer': .* pivots.*solve by torch\.linalg"),
+        (lambda h: h.repeat_interleave(TIMES, 1), r"repeat_interleave.* depends on a tensor's values.*output_size="),
         (lambda h: L.eigh(torch.complex(definite(h), h - h.mT))[1].abs(), "real values beside complex vectors"),
     ],
 )

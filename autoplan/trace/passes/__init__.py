@@ -2,6 +2,7 @@
 
 Modules, each importing only those before it:
 
+    compositions     operators that torch doesn't compose, or by looking at values, of others
     decompose        operators without form or rule
     literals         tensors written as numbers
     buffer_updates   what forward makes of buffers

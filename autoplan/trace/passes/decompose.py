@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from autoplan.ir.graph import Argument, Ref, walk_refs
 from autoplan.trace.builder import Builder, torch_argument
+from autoplan.trace.passes.compositions import COMPOSITIONS
 
 Operator = torch._ops.OpOverload
 Decompositions = dict[Operator, Callable[..., object]]
@@ -27,7 +28,7 @@ class Speller:
         return dict(torch.export.default_decompositions().items())
 
     def spells(self, op: Operator) -> bool:
-        return not op._schema.is_mutable and (composite(op) or op in self.table)
+        return not op._schema.is_mutable and (op in COMPOSITIONS or composite(op) or op in self.table)
 
     def spell(
         self, builder: Builder, op: Operator, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
@@ -36,7 +37,7 @@ class Speller:
         given = (args, tuple(kwargs.values()))
         refs = tuple(dict.fromkeys(walk_refs(given)))
 
-        plain = op if composite(op) else self.table[op]
+        plain = COMPOSITIONS.get(op) or (op if composite(op) else self.table[op])
 
         def run(*tensors: Tensor) -> object:
             values = dict(zip(refs, tensors, strict=True))

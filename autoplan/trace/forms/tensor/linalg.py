@@ -62,6 +62,13 @@ def lu(b: Builder, x: Ref, *, pivot: bool = True) -> Parts:
     return parts(b, x, "lu", bool(pivot))
 
 
+@form("aten.linalg_lu_factor_ex.default")
+def lu_factor(b: Builder, x: Ref, **_: object) -> Parts:
+    where = f"torch.linalg.lu_factor in module {b.module or 'the root'!r}"
+    cause = "it gives whole numbers, the pivots, beside the factors, and one operator gives both"
+    raise TraceError(where, cause, "solve by torch.linalg.solve(a, b), or factor by torch.linalg.lu(a)")
+
+
 @form("aten._linalg_slogdet.default")
 def slogdet(b: Builder, x: Ref) -> Parts:
     return (*parts(b, x, "slogdet"), None, None)
