@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.options import Training
 from autoplan.plan import Plan, load
+from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.data.microbatches import Batch
 from autoplan.runtime.program import Program
 
@@ -92,6 +94,9 @@ class PlannedModel(nn.Module):
             program.init_weights(None if program.spec.start.stored else torch.initial_seed())
         else:
             program.load_weights(module.state_dict())
+        peft = sys.modules.get("peft")  # which has made the module, if it is one of its models
+        adapts = peft is not None and isinstance(module, peft.PeftModel)
+        self.save_adapters: Callable[..., None] | None = module.save_pretrained if adapts else None  # type: ignore[assignment]
         for name in TAKEN:
             if hasattr(module, name):
                 setattr(module, name, refused(self.of, name))
@@ -155,8 +160,13 @@ class PlannedModel(nn.Module):
         return nn.modules.module._IncompatibleKeys([], [])
 
     def save_pretrained(self, folder: str | os.PathLike, **kwargs: object) -> None:
-        """``program.save_weights``; called on every rank."""
-        self.program.save_weights(folder)
+        """``program.save_weights``; of a model of peft's the adapters alone, as peft has them. Called on every rank."""
+        save = self.save_adapters
+        if save is None:
+            self.program.save_weights(folder)
+        else:
+            values = self.program.full_state_dict()
+            together(lambda: save(str(folder), state_dict=values) if values else None)
 
 
 def refused(of: str, name: str) -> Any:

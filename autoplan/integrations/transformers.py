@@ -153,9 +153,9 @@ class Trainer(transformers.Trainer):
         return EvalLoopOutput(predictions=nothing, label_ids=None, metrics=metrics, num_samples=count)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The weights as ``program.save_weights`` writes them, which from_pretrained reads; called on every rank."""
+        """What from_pretrained reads, of a model of peft's its adapters; called on every rank."""
         folder = Path(output_dir or self.args.output_dir or ".")
-        self.program.save_weights(folder)
+        self.model.save_pretrained(folder)
         if self.args.should_save:
             tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
             if tokenizer is not None:

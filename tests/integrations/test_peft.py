@@ -1,0 +1,85 @@
+"""A model of peft in a loop of Accelerate and in transformers' Trainer: its adapters are saved as peft reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+import peft
+import transformers
+from torch import nn
+
+from autoplan.integrations.accelerate import Accelerator
+from autoplan.integrations.transformers import Trainer, training_of
+from tests.support.forked import in_fork
+from tests.support.planning import parallelize_alone
+
+TOKENS, ROWS = 8, 4
+
+
+def base() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=TOKENS,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+def adapted() -> nn.Module:
+    return peft.get_peft_model(base(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+
+
+def batch() -> dict[str, torch.Tensor]:
+    ids = torch.randint(32, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "labels": ids}
+
+
+def arguments(folder: Path) -> transformers.TrainingArguments:
+    return transformers.TrainingArguments(
+        str(folder), max_steps=1, per_device_train_batch_size=ROWS, learning_rate=1e-1, report_to=[], use_cpu=True,
+        save_strategy="no", lr_scheduler_type="constant",
+    )  # fmt: skip
+
+
+def loss_by_peft(folder: Path) -> torch.Tensor:
+    assert not (folder / "model.safetensors").exists()
+    with torch.no_grad():
+        return peft.PeftModel.from_pretrained(base(), str(folder))(**batch()).loss
+
+
+@in_fork
+def test_adapters_are_saved_as_peft_reads_them(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model, args = adapted(), arguments(tmp_path)
+    plan = parallelize_alone(model, "1x1 cpu", batch(), training=training_of(args)).export(tmp_path / "plan")
+    accelerator = Accelerator(plan=plan, split_batches=True)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-1, weight_decay=0.0)
+    planned, optimizer = accelerator.prepare(model, optimizer)
+    before = planned(**batch())
+    accelerator.backward(before.loss)
+    optimizer.step()
+    accelerator.unwrap_model(planned).save_pretrained(tmp_path / "saved", is_main_process=True)
+    after = planned.eval()(**batch()).loss
+    accelerator.end_training()
+    assert after < before.loss
+    torch.testing.assert_close(loss_by_peft(tmp_path / "saved"), after)
+
+
+@in_fork
+def test_a_trainer_saves_adapters(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model, args = adapted(), arguments(tmp_path / "run")
+    plan = parallelize_alone(model, "1x1 cpu", batch(), training=training_of(args)).export(tmp_path / "plan")
+    data = [{name: value[row] for name, value in batch().items()} for row in range(ROWS)]
+    trainer = Trainer(plan=plan, model=model, args=args, train_dataset=data, eval_dataset=data)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    found = trainer.evaluate()["eval_loss"]
+    assert loss_by_peft(tmp_path / "saved").item() == pytest.approx(found, rel=1e-5)
