@@ -6,6 +6,7 @@ PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 CONTINUOUS = ("pipedream", "pipedream-vertical-sync", "pipedream-2bw")  # pipelines without a flush between steps
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", *CONTINUOUS)
 RECOMPUTE = ("none", "selective", "full", "auto")
+UNBOUNDED = "unbounded"  # workers that are ahead of others by any number of steps
 AUTO = "auto"  # chunks of collectives beside products, each as many as is quickest
 SHARED = "shared"  # a mixture's tokens travel while shared experts compute
 OFFLOADS = ("optimizer", "parameters", "activations")
@@ -30,6 +31,8 @@ TRAINED = {"statistics": STATISTICS, "randomness": RANDOMNESS, "expert_dropping"
 SHAPES = ("constant", "linear", "cosine")
 SET_RATES = {"OneCycleLR": "its max_lr", "CyclicLR": "its base_lr and max_lr"}
 """Schedules that read no learning rate but their own options."""
+WATCHES = "ReduceLROnPlateau"
+"""The schedule that looks at the loss."""
 ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
 )  # fmt: skip
@@ -62,6 +65,13 @@ def check_exchange(how: object) -> None:
     if how not in (None, AUTO, SHARED) and (not isinstance(how, int) or isinstance(how, bool) or how < 1):
         cause = f"it is {SHARED!r}, a number of chunks of at least 1, or {AUTO!r}"
         raise ParallelismError(f"ep_overlap={how!r}", cause, f"give for example {SHARED!r} or 2, or leave it out")
+
+
+def check_ahead(steps: object) -> None:
+    """ParallelismError for what is no number of steps that a worker may be ahead."""
+    if steps not in (None, UNBOUNDED) and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 0):
+        cause = f"it is a number of steps of at least 0, or {UNBOUNDED!r}"
+        raise ParallelismError(f"ahead={steps!r}", cause, f"give for example 3 or {UNBOUNDED!r}, or leave it out")
 
 
 def cuts(chunks: object) -> bool:

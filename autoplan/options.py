@@ -22,6 +22,7 @@ from autoplan.option_values import (
     REDUCE_DTYPES,
     SIZES,
     TRAINED,
+    check_ahead,
     check_chunks,
     check_exchange,
     check_how,
@@ -224,6 +225,8 @@ class Parallelism:
     staleness        of servers: how many updates old the weights are that gradients are computed with; None or 0: none
     backups          of their workers so many whose gradients a step does without: it is by the mean of those that are
                      there first (Chen et al. 2016); None or 0: none
+    ahead            of servers that apply each worker's gradients as they arrive: how many steps a worker may be ahead
+                     of the slowest, or "unbounded"; None or 0: none, servers wait for all gradients of a step
     tp_overlap       chunks into which a gather before column-parallel products, or a sum after a row-parallel one, is
                      cut: one is sent while another is multiplied; "auto": as many as is quickest of each; None or 1:
                      it isn't cut
@@ -260,6 +263,7 @@ class Parallelism:
     ep_overlap: int | str | None = None
     compression_within: int | None = None
     backups: int | None = None
+    ahead: int | str | None = None
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -271,6 +275,7 @@ class Parallelism:
             self._one_of(name, allowed)
         check_chunks(self.tp_overlap)
         check_exchange(self.ep_overlap)
+        check_ahead(self.ahead)
         if self.tensor is not None:
             self._check_factors(self.tensor)
 
@@ -304,7 +309,12 @@ class Parallelism:
     @property
     def means_apart(self) -> bool:
         """Whether each replica's loss is the mean over its own rows."""
-        return self.steps_locally or self.backups is not None
+        return self.steps_locally or self.unheld
+
+    @property
+    def unheld(self) -> bool:
+        """Whether a step waits for no worker that is late."""
+        return self.backups is not None or bool(self.ahead)
 
     @property
     def continuous(self) -> bool:

@@ -14,7 +14,7 @@ OF_PARALLELISM = (
     "dp", "tp", "pp", "zero", "micro_batch", "pipeline_schedule", "virtual_stages", "recompute", "sequence_parallel",
     "offload", "tensor", "tensor_system", "local_steps", "cp", "ep", "cp_attention", "dp_replicate", "etp",
     "outer_optimizer", "compression", "compression_rank", "gossip", "compression_rate", "servers", "staleness",
-    "tp_overlap", "compression_within", "backups", "ep_overlap",
+    "tp_overlap", "compression_within", "backups", "ep_overlap", "ahead",
 )  # fmt: skip
 Z_LOSS = "model code for it: the loss has coefficient * logits.logsumexp(-1).square().mean() of each router added"
 EXPERT_CHOICE = "model code for it: a router's topk over the tokens of a row, for each expert"

@@ -188,7 +188,8 @@ class DataAxis(DataShares):
         beside_s = backward_s * (1 - first / total)
         early_s = spent_s * (1 - max(first, sum(sizes[0][0].values())) / total)
         slowdown = self.prices.device.overlap_slowdown
-        return spent_s, 0.0 if self.late or self.backups else float(hidden_seconds(beside_s, early_s, slowdown))
+        behind = self.late or self.backups or self.arriving
+        return spent_s, 0.0 if behind else float(hidden_seconds(beside_s, early_s, slowdown))
 
     def buckets_s(self, bytes: float, axis: str = "") -> float:
         """All-reduces of so many bytes, bucket by bucket, over the data axis or another group."""
@@ -220,6 +221,8 @@ class DataAxis(DataShares):
         """Copies of that: into and out of buckets, and to what is computed with. And a server's sums of what comes."""
         stored = self.prices.stored * bytes
         published_s = self.prices.cold_s(stored + bytes) if self.publishes else 0.0
+        if self.arriving:  # gradients into messages, and a server's values into each of its workers'
+            return published_s + self.prices.cold_s(COPY * stored * (2 + self.size * self.updated))
         added_s = (self.size - 1 - self.backups) * self.prices.cold_s(ADDED * self.updated * self.prices.summed * bytes)
         return self.prices.cold_s(COPY * stored) + published_s + added_s
 

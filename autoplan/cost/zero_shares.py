@@ -75,6 +75,7 @@ class DataShares:
     servers  parameter servers among the ranks (``runtime.parallel.servers``), each of which updates its shard alone;
              0: none
     backups  of their workers those whose gradients a step does without: who they are is known after the backward
+    arriving whether they apply each worker's gradients as they arrive: an update for each, none hidden by a backward
     shards   each server's share of the parameters; () where that isn't known: even ones
     neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged
 
@@ -104,6 +105,7 @@ class DataShares:
     servers: int = 0
     shards: tuple[float, ...] = ()
     backups: int = 0
+    arriving: bool = False
 
     @property
     def links(self) -> ServerLinks:
@@ -119,6 +121,11 @@ class DataShares:
     def taken(self) -> float:
         """Of the workers those whose gradients a step is by."""
         return 1 - self.backups / self.size
+
+    @property
+    def updates(self) -> int:
+        """That the optimizer makes in a step of each worker."""
+        return self.size if self.arriving else 1
 
     @property
     def pulls_late(self) -> bool:
@@ -233,12 +240,12 @@ class DataShares:
     @property
     def parameter_share(self) -> float:
         """Bytes of parameters held between uses, per byte of them: what is computed with, of two versions both, its
-        master, unless the host has it, what an outer optimizer has beside, and what is being pulled; under ZeRO the
-        shard, which is the master, and at levels 1 and 2 the gathered."""
+        master, unless the host has it, what an outer optimizer has beside, and what is pulled or pushed apart; under
+        ZeRO the shard, which is the master, and at levels 1 and 2 the gathered."""
         if self.sharded:
             return self.shard_share + (self.zero < 3)
         masters = self.prices.stored if self.publishes and self.offload not in OF_OPTIMIZER else 0.0
-        beside = 2 * self.outer + self.pulls_late
+        beside = 2 * self.outer + (self.pulls_late or self.arriving)
         return self.versions + masters + self.prices.stored * beside
 
     def frozen_share(self, whole: tuple[str, ...] = ()) -> float:
@@ -317,6 +324,7 @@ class DataShares:
         if self.servers:
             pushed = (self.size - 1 - self.backups) * self.prices.summed
             kept = (1 + LATE) * self.prices.stored * (self.backups > 0)  # for workers that are late
+            kept += self.prices.stored * self.arriving  # the server's own, beside what its worker computes with
             return np.full_like(parameters, (pushed + kept) * self.updated * parameters.sum())
         whole_first = self.compressed is not None and self.compressed.within > 1
         return parameters * (self.prices.stored if self.zero or whole_first else 0.0)

@@ -6,7 +6,7 @@ from autoplan.emit.source import size_text
 from autoplan.ir.buckets import server_ranks, shard_sizes
 from autoplan.ir.choice import Chosen, PricedCollective
 from autoplan.ir.typed_program import Compute, Lowered, parameter_sizes
-from autoplan.option_values import CONTINUOUS
+from autoplan.option_values import CONTINUOUS, UNBOUNDED
 from cost_models.pipeline.order import actions
 
 BACKWARD = " (backward)"
@@ -57,6 +57,10 @@ def server_notes(chosen: Chosen, lowered: Lowered) -> list[str]:
     if p.backups:
         first = chosen.mesh.size("dp") - p.backups
         lines.append(f"A step is by the mean of the gradients of the first {first} workers that have them.")
+    if p.ahead:
+        bound = "any number of steps" if p.ahead == UNBOUNDED else f"at most {p.ahead} step{'s' * (p.ahead != 1)}"
+        lines.append("Each server makes an update by each worker's gradients, as they arrive.")
+        lines.append(f"A worker is {bound} ahead of the slowest.")
     return lines
 
 

@@ -32,7 +32,7 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
         microbatches=mesh.size(MICROBATCH),
         parallelism=replace(
             chosen.parallelism, local_steps=None, outer_optimizer=None, gossip=None, servers=None, staleness=None,
-            backups=None,
+            backups=None, ahead=None,
         ),
         batch=tuple(dividing(x, v.type, flat) for v, x in zip(model.batch, chosen.batch, strict=True)),
         constants=tuple((n.name, fitting(n, constants[n.name], types, (), flat, apart)) for n in model.constants),

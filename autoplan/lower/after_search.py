@@ -16,12 +16,13 @@ def typed_program(model: Model, chosen: Chosen, apart: bool = False) -> Lowered:
     apart  each microbatch has its own statistics (``Training.statistics``)
 
     Raises LayoutError where the layouts don't follow from one another, ParallelismError where replicas are to step
-    alone (``local_steps``, ``gossip``), or have means of their own (``backups``), and an operator joins their rows.
+    alone (``local_steps``, ``gossip``), or have means of their own (``backups``, ``ahead``), and an operator joins
+    their rows.
     """
     program, p = lower(model, chosen), chosen.parallelism
     typecheck(program, apart)
     asked = f"gossip={p.gossip!r}" if p.gossip else f"local_steps={p.local_steps}"
-    asked = f"backups={p.backups}" if p.backups else asked
+    asked = f"backups={p.backups}" if p.backups else f"ahead={p.ahead!r}" if p.ahead else asked
     program = on_their_own(program, asked) if p.means_apart else program
     return each_apart(program) if apart else program
 

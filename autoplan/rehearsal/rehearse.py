@@ -46,9 +46,10 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
     record, spec, program = plan.record, plan.spec(), plan.program_text().decode()
     if spec.forward_only:
         raise RehearsalError("a plan of Inference()", "a rehearsal is of a training's step", "rehearse a training plan")
-    if spec.parallelism.backups:
-        cause = "which workers are done first no rehearsal knows"
-        raise RehearsalError(f"a plan of backups={spec.parallelism.backups}", cause, "rehearse it without")
+    if spec.parallelism.unheld:
+        backups, ahead = spec.parallelism.backups, spec.parallelism.ahead
+        what = f"backups={backups}" if backups else f"ahead={ahead!r}"
+        raise RehearsalError(f"a plan of {what}", "which workers are done first no rehearsal knows", "rehearse another")
     classes = chosen(spec, ranks)
     few, many = runs(spec, microbatches, apart=bool(receives_ahead(record.cluster.profile()[0])))
     asked = [(Path(folder), each.first, count, True) for each in classes for count in dict.fromkeys((many, few))]

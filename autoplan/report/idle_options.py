@@ -166,7 +166,7 @@ NEEDS: Mapping[str, Reason] = {
 }  # fmt: skip
 ALWAYS = (
     "dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "tensor", "tensor_system", "local_steps",
-    "outer_optimizer", "gossip", "servers", "staleness", "backups", "compression", "compression_rank",
+    "outer_optimizer", "gossip", "servers", "staleness", "backups", "ahead", "compression", "compression_rank",
     "compression_rate", "compression_within", "optimizer", "precision", "weight_decay", "betas", "eps", "momentum",
     "clip_grad_norm", "compile", "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum",
     "compression_start",

@@ -26,6 +26,7 @@ def unasked(asked: Parallelism, p: Parallelism) -> list[str]:
         ("compression", p.compression is not None, "compressed gradients"),
         ("local_steps", p.steps_locally, "replicas that step by themselves"),
         ("backups", bool(p.backups), "backup workers"),
+        ("ahead", bool(p.ahead), "gradients applied as they arrive"),
         ("pipeline_schedule", p.continuous, f"a pipeline without a flush ({', '.join(CONTINUOUS)})"),
         ("tensor", len(p.tensor_sizes) > 1, "several tensor axes"),
         ("tensor_system", p.tensor_system is not None, f"tensor_system={p.tensor_system!r}"),

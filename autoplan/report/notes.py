@@ -6,7 +6,7 @@ from autoplan.ir.buckets import Compression, shard_sizes
 from autoplan.ir.choice import Alternative
 from autoplan.ir.randomness import ATTENTION, drops_by_rank
 from autoplan.ir.record import PlanRecord
-from autoplan.option_values import ON_DISK
+from autoplan.option_values import ON_DISK, UNBOUNDED
 from autoplan.options import Parallelism, Training
 from autoplan.report.device_kinds import memory_limits_of, unequal
 from autoplan.report.experts import experts_notes
@@ -69,7 +69,7 @@ def staleness(record: PlanRecord) -> list[str]:
             "the step of one device on the whole batch."
         ]
     if p.servers:
-        return [server_note(record, p.servers, p.staleness or 0, p.backups or 0)]
+        return [server_note(record, p)]
     if p.continuous:
         return [continuous_note(record)]
     if p.compressed and isinstance(t, Training):
@@ -132,8 +132,9 @@ def continuous_note(record: PlanRecord) -> str:
     )
 
 
-def server_note(record: PlanRecord, servers: int, staleness: int, backups: int) -> str:
+def server_note(record: PlanRecord, p: Parallelism) -> str:
     """What parameter servers have, and which weights gradients are of."""
+    servers, staleness, backups = p.servers or 0, p.staleness or 0, p.backups or 0
     sizes = {p.name: float(p.type.bytes) for p in record.model.parameters if p.trainable}
     fullest, whole = max(shard_sizes(sizes, servers)), sum(sizes.values())
     ranks = record.chosen.mesh.size("dp")
@@ -146,12 +147,34 @@ def server_note(record: PlanRecord, servers: int, staleness: int, backups: int) 
             "so are their rows of the batch. Which they are differs from run to run. It isn't the step of one device. "
             "The predicted time knows no worker that is late, which is what backups are for."
         )
+    if p.ahead:
+        return f"Asynchronous: {has}{shard}. {arriving_note(p.ahead, ranks)}"
     if not staleness:
         return f"Servers: {has}{shard}. Every step waits for all gradients and for the new weights: it is one device's."
     old = f"{staleness} update{'s' * (staleness > 1)}"
     return (
         f"Asynchronous: {has}{shard}. Gradients are of the weights {old} before the newest, on every worker and in "
         "every run the same; new weights are pulled beside the next step. It isn't the step of one device."
+    )
+
+
+def arriving_note(ahead: int | str, workers: int) -> str:
+    """Of servers that apply gradients as they arrive."""
+    said = (
+        "A server makes an update by each worker's gradients, the mean over its own rows, as they arrive: "
+        f"{workers} updates in a step of all. "
+    )
+    if ahead == UNBOUNDED:
+        said += "No worker waits for another, so that nothing bounds how old the weights are that gradients are of. "
+    else:
+        oldest = (workers - 1) * (2 * int(ahead) + 1)
+        said += (
+            f"A worker waits where it is more than {ahead} step{'s' * (ahead != 1)} ahead of the slowest, so that "
+            f"gradients are of weights at most {oldest} updates old. "
+        )
+    return said + (
+        "Which they are differs from run to run. A step returns the loss of this rank's own rows. It isn't the step of "
+        "one device."
     )
 
 

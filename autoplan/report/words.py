@@ -9,7 +9,7 @@ from autoplan.ir.choice import Alternative, Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.option_values import AUTO, ON_DISK, SHARED, cuts
+from autoplan.option_values import AUTO, ON_DISK, SHARED, UNBOUNDED, cuts
 from autoplan.options import Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
@@ -68,8 +68,16 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"{p.servers} parameter server{'s' * (p.servers > 1)}" if p.servers else "",
         f"weights {p.staleness} update{'s' * (p.staleness > 1)} old" if p.staleness else "",
         f"{p.backups} backup worker{'s' * (p.backups > 1)}" if p.backups else "",
+        ahead_words(p.ahead) if p.ahead else "",
         compression_words(p) if p.compression else "",
     ]
+
+
+def ahead_words(steps: int | str) -> str:
+    """How far workers are from one another, where servers apply gradients as they arrive."""
+    if steps == UNBOUNDED:
+        return "gradients applied as they arrive"
+    return f"gradients applied as they arrive, workers {steps} step{'s' * (steps != 1)} ahead at most"
 
 
 def exchange_words(how: int | str | None) -> str:

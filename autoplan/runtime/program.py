@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -29,6 +30,7 @@ from autoplan.runtime.not_a_module import not_called, step_loss
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.asynchronous.diloco import local_steps
 from autoplan.runtime.optim.asynchronous.local_sgd import replica_groups, replica_of
+from autoplan.runtime.optim.asynchronous.planned_servers import servers_of
 from autoplan.runtime.optim.asynchronous.weight_stashing import OlderVersions
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.masters import publish, share_gradients
@@ -42,8 +44,6 @@ from autoplan.runtime.parallel.compression.program_sums import gradient_groups
 from autoplan.runtime.parallel.gradient_buckets import GradientSums
 from autoplan.runtime.parallel.loss_denominators import loss_from_all, whole_counts, whole_loss
 from autoplan.runtime.parallel.seeding import drawing
-from autoplan.runtime.parallel.servers.parameter_server import servers_of
-from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.stages import Keywords
 from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.rank_model import RankModel
@@ -72,11 +72,10 @@ class Program(RankModel):
         told = self.sums.unless_diverged, loss_from_all(spec.lowered)
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device, lambda: self.saver.last, *told)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
-        self.servers = servers_of(spec, self.held, self.axes, lambda: publish(self.held), timeout_s, note)
+        arrived = partial(publish, self.held)
+        self.servers = servers_of(spec, self.held, self.axes, self.optimizer, arrived, timeout_s, note)
         self.backups = self.sums.backups = self.servers.backups if self.servers else None
-        if self.servers:  # before versions are kept
-            self.optimizer.register_step_pre_hook(lambda *_: self._settle())
-        older = spec.parallelism.staleness
+        older = spec.parallelism.staleness  # kept before an update, once what is on its way has come
         self.versions = OlderVersions(self.held, self.optimizer, older) if older else None
         self.gradients = Gradients(self.held, self.optimizer)
         mine = self.stages.modules, self.axes, self.device, self.held, self.optimizer, self.sums
@@ -105,15 +104,15 @@ class Program(RankModel):
         rows        "whole" or "own": what the batch is said to be; None: its shapes tell, and one with as many rows as
                     the plan has for a rank is this rank's own
         Returns the loss of this batch, the same scalar on every rank (without a flush the oldest in flight's, whose
-        gradients there may be: ``runtime.continuous``). Without ``accumulate`` gradients are afterwards those of this
-        batch alone, and those that no update has used are never dropped: that is an InputsError, before anything is
-        computed. Nothing is updated. Under "fp16-mixed" loss and gradients are divided by the scale again; where a
-        gradient of any rank overflowed, no rank has gradients, and the optimizer's step updates nothing. WeightsError
-        where the program has no weights yet. InputsError, on every rank and before gradients change, for another batch,
-        and where ranks disagree (see runtime.agreement); LostRankError after a step of several stages that an exception
-        broke off; DivergedError where the loss isn't finite: gradients are then what they were. On an accelerator it is
-        raised by the next step, save or ``close``, so that no step waits for the device, where the optimizer is guarded
-        (see runtime.optim.updates): parameters and optimizer state are those before that loss.
+        gradients there may be: ``runtime.continuous``; of asynchronous servers that of this rank's rows). Without
+        ``accumulate`` gradients are afterwards those of this batch alone, and those that no update has used are never
+        dropped: that is an InputsError, before anything is computed. Nothing is updated. Under "fp16-mixed" loss and
+        gradients are divided by the scale again; where a gradient of any rank overflowed, no rank has gradients, and
+        the optimizer's step updates nothing. WeightsError where the program has no weights yet. InputsError, on every
+        rank and before gradients change, for another batch, and where ranks disagree; LostRankError after a step of
+        several stages that an exception broke off; DivergedError where the loss isn't finite: gradients are then what
+        they were. On an accelerator whose optimizer is guarded it is raised by the next step, save or ``close``: no
+        step waits for the device, and parameters and optimizer state are those before that loss.
         """
         self._check_filled("step")
         with self._during("forward and backward"):
@@ -162,7 +161,8 @@ class Program(RankModel):
 
     def _step(self, inputs: Microbatches, spec: ProgramSpec, engine: Engine) -> Tensor:
         self.sums.begin(spec.microbatches, self.steps)
-        before = self.gradients.batches
+        if self.servers:
+            self.servers.before_step()
         keywords, counts = self._counted(inputs, spec)
         with self.broken.computing("a step"):
             with drawing(spec, self.device), self.versions.computing() if self.versions else nullcontext():
@@ -171,7 +171,7 @@ class Program(RankModel):
             loss = self.backups.arrived(loss) if self.backups else loss
             self.sums.finish()
             loss = whole_loss(spec, loss, self.axes)
-        self.updates.settle(loss, self.steps + 1, before, counts)
+        self.updates.settle(loss, self.steps + 1, self.gradients.batches, counts)
         return loss
 
     def _counted(self, inputs: Microbatches, spec: ProgramSpec) -> tuple[Keywords, Microbatches]:
@@ -238,21 +238,18 @@ class Program(RankModel):
 
     def _is_part(self, state: Mapping[str, Tensor]) -> bool:
         """Whether a state is this rank's part; a stage without parameters has no DTensor in it."""
-        further = self.stages.buffers | self.unread
-        return own_state.is_sharded(state) or (not self.held and state.keys() == further.keys())
+        alone = not self.held and state.keys() == (self.stages.buffers | self.unread).keys()
+        return alone or own_state.is_sharded(state)
 
     def _averaged(self, values: Tensor | None) -> Tensor | None:
         return values if self.local is None or values is None else self.local.mean(values)
-
-    def _gradient(self, held: ShardedParameter) -> Tensor | None:
-        return self._averaged(held.gradient) if self.servers is None else self.servers.gradient(held)
 
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
         self.agreement.called(Call("full_grads", 0))
         self.updates.look()
-        found = whole_tensors.gathered(self.spec, self.storage, self.held, self._gradient)
-        return whole_tensors.by_user_names(found)
+        of = self.servers.gradient if self.servers else lambda held: self._averaged(held.gradient)
+        return whole_tensors.by_user_names(whole_tensors.gathered(self.spec, self.storage, self.held, of))
 
     def save_checkpoint(
         self,
@@ -305,9 +302,8 @@ class Program(RankModel):
         with self._during("loading a checkpoint", "load_checkpoint"):
             state = checkpoint.load(self.saver, self._snapshot(), folder)
             self.sums.share_out()
-            self.filled, self.broken.updating = True, False
-            self.updates.forget()
-            publish(self.held)
+            self.broken.updating = False
+            self._values_set()
             self.optimizer.zero_grad()  # gradients of the weights that were there before
         self.steps = state.step
         return dict(state.extra)
@@ -359,7 +355,7 @@ class Program(RankModel):
 
     def _settle(self, applied: bool = True) -> None:
         if self.servers:
-            self.servers.settle()
+            (self.servers.settle if applied else self.servers.close)()
         if self.continuous:
             self.continuous.settle(applied)
 
@@ -370,14 +366,17 @@ class Program(RankModel):
         super()._check_parameters(call)
         self.updates.check_parameters()
 
-    def _taken_up(self) -> None:
+    def _values_set(self) -> None:
         self.filled = True
         self.updates.forget()
         publish(self.held)
-        if self.versions:
-            self.versions.begin()
-        if self.local:
-            self.local.begin()
+        if self.servers:
+            self.servers.begin()
+
+    def _taken_up(self) -> None:
+        self._values_set()
+        for begin in (rule.begin for rule in (self.versions, self.local) if rule):
+            begin()
         self.sums.begin_anew()
 
     def _stepping(self, *_: object) -> None:

@@ -86,6 +86,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         servers=s.servers or None,
         staleness=s.versions - 1 if s.servers else None,
         backups=s.backups or None,
+        ahead=s.ahead or None,
     )
 
 

@@ -16,7 +16,7 @@ UNPRICED = "how each operator is split, and where stages are cut: the trainer's 
 
 INEXACT = (
     "local_steps", "outer_optimizer", "compression", "compression_rank", "compression_rate", "gossip", "servers",
-    "staleness", "tp_overlap", "ep_overlap", "compression_within", "backups",
+    "staleness", "tp_overlap", "ep_overlap", "compression_within", "backups", "ahead",
 )  # fmt: skip
 """Fields whose steps aren't one device's, or that no other trainer knows."""
 
@@ -113,6 +113,7 @@ class Losses:
                 servers=p.servers,
                 staleness=p.staleness,
                 backups=p.backups,
+                ahead=p.ahead,
                 compression=p.compression,
                 compression_rank=p.compression_rank,
                 compression_rate=p.compression_rate,

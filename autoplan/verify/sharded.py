@@ -12,6 +12,8 @@ from safetensors.torch import save_file
 from autoplan.export.folder import opened, write_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.runtime.inference.inference_program import InferenceProgram
+from autoplan.runtime.optim.asynchronous.arrivals import in_turn
+from autoplan.runtime.optim.asynchronous.asynchronous_servers import AsynchronousServers
 from autoplan.runtime.parallel.servers.backups import in_turns
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run
@@ -60,6 +62,8 @@ def train_on_rank(
     program.load_weights(weights)
     if program.backups:
         program.backups.pinned = [in_turns(n, world, program.backups.first) for n in range(steps)]
+    if isinstance(program.servers, AsynchronousServers):
+        program.servers.pin(dict.fromkeys(range(world), in_turn(world, steps)))
     losses: list[float] = []
     gradients: Tensors = {}
     for step in range(steps):

@@ -78,7 +78,7 @@ def synchronous(record: PlanRecord) -> PlanRecord:
     schedule = "1f1b" if p.continuous else p.pipeline_schedule
     p = replace(p, local_steps=None, outer_optimizer=None, pipeline_schedule=schedule)
     p = replace(p, compression=None, compression_rank=None, compression_rate=None, compression_within=None)
-    p = replace(p, gossip=None, servers=None, staleness=None, backups=None)
+    p = replace(p, gossip=None, servers=None, staleness=None, backups=None, ahead=None)
     return replace(record, chosen=replace(record.chosen, parallelism=p))
 
 
@@ -101,6 +101,8 @@ def rule_of(parallelism: Parallelism) -> str:
         return f"local SGD's rule, averaging every {parallelism.local_steps} steps"
     if parallelism.backups:
         return f"backup workers' rule, the mean of all but {parallelism.backups} workers, who take turns"
+    if parallelism.ahead:
+        return "the rule of servers that apply gradients as they arrive, from workers in turn"
     if parallelism.staleness:
         old = f"{parallelism.staleness} update{'s' * (parallelism.staleness > 1)}"
         return f"delayed gradients' rule, gradients of the weights {old} before"

@@ -115,7 +115,7 @@ def test_every_field_of_the_chosen_parallelism_is_filled() -> None:
     # None: nothing is offloaded, no grid, every step synchronous, no context axis
     unused = {"offload", "tensor_system", "local_steps", "outer_optimizer", "cp_attention"}
     unused |= {"compression", "compression_rank", "compression_rate", "compression_within", "gossip", "servers",
-               "staleness", "backups", "tp_overlap", "ep_overlap"}
+               "staleness", "backups", "ahead", "tp_overlap", "ep_overlap"}
     assert set(Parallelism.__dataclass_fields__) - set(chosen.pinned()) <= unused
 
 

@@ -175,6 +175,8 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(servers=1, gossip="ring"), "servers take whole gradients of all workers in every step"),
         (Parallelism(servers=1, pipeline_schedule="pipedream-2bw"), "give staleness=1 for gradients that are one step"),
         (Parallelism(staleness=1), "staleness=1: it counts the updates of parameter servers"),
+        (Parallelism(ahead=1), "ahead=1: it says how far workers of parameter servers"),
+        (Parallelism(servers=1, ahead=1, staleness=1), "none waits and none is dropped. use one or the other"),
         (Parallelism(backups=1), "backups=1: they are workers beside parameter servers"),
         (Parallelism(servers=1, backups=1, staleness=1), "weights are the newest. use one or the other"),
         (Parallelism(servers=1, backups=8), "of one worker at least. give backups="),
@@ -216,6 +218,19 @@ def test_no_backup_workers_are_none() -> None:
     assert given.parallelism == plain.parallelism and given.parallelism.backups is None
     with pytest.raises(ParallelismError, match="backups>=0"):
         Parallelism(servers=2, backups=-1)
+
+
+def test_gradients_applied_as_they_arrive_are_told_and_priced() -> None:
+    """An update for each worker, none of whose pushes a backward hides; 0 steps ahead are synchronous servers."""
+    plans = {a: search(llama(), CPU, ADAMW, Parallelism(servers=4, ahead=a))[0] for a in (None, 0, 2, "unbounded")}
+    assert plans[0].parallelism == plans[None].parallelism and plans[0].parallelism.ahead is None
+    more, less = plans[2].predicted, plans[0].predicted
+    assert plans[2].parallelism.ahead == 2 and plans["unbounded"].predicted == more
+    assert more.step_time_s > less.step_time_s and more.peak_bytes[0].total > less.peak_bytes[0].total
+    with pytest.raises(ParallelismError, match="whole parameters, which all ranks ask for at once"):
+        search(llama(), CPU, Training(optimizer="lamb"), Parallelism(servers=4, ahead=2))
+    with pytest.raises(ParallelismError, match="it is a number of steps of at least 0, or 'unbounded'"):
+        Parallelism(servers=4, ahead=-1)
 
 
 def test_backup_workers_are_priced() -> None:

@@ -122,6 +122,8 @@ def test_what_a_report_prints_is_read_back(full: Parallelism, left: set[str]) ->
         Parallelism(dp=4, compression="topk", compression_rate=0.25, compression_within=2),
         Parallelism(dp=4, compression="int8", compression_within=2),
         Parallelism(dp=4, servers=2, backups=1), Parallelism(dp=4, servers=2, backups=2),
+        Parallelism(dp=4, servers=2, ahead=1), Parallelism(dp=4, servers=2, ahead=3),
+        Parallelism(dp=4, servers=2, ahead="unbounded"),
         *(Parallelism(dp=2, servers=n, staleness=old) for n in (1, 2) for old in (None, 1, 2)),
         *(Parallelism(dp=2, gossip=graph, local_steps=k) for graph in GOSSIP for k in (None, 4)),
     ],

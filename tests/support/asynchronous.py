@@ -106,6 +106,28 @@ def first_workers(
     return Simulated(losses, dict(module.state_dict()))
 
 
+def workers_in_turn(
+    module: nn.Module, batches: Sequence[Batch], workers: int, microbatches: int, how: How = How()
+) -> Simulated:
+    """Updates by one worker's gradients each (Dean et al. 2012, Downpour SGD), where workers push one after another and
+    go on with what their own update made. Losses are the first worker's."""
+    optimizer, losses = how.optimizer(module), []
+    read = [values(module)] * workers
+    for batch in batches:
+        for worker, rows in enumerate(replica_rows(batch, workers, microbatches)):
+            newest = values(module)
+            put(module, read[worker])
+            optimizer.zero_grad()
+            loss = how.loss(module, rows)
+            loss.backward()
+            put(module, newest)
+            how.update(module, optimizer)
+            read[worker] = values(module)
+            if worker == 0:
+                losses.append(float(loss.detach()))
+    return Simulated(losses, dict(module.state_dict()))
+
+
 def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
     for parameters in zip(*(m.parameters() for m in modules), strict=True):
         states = [o.state[p] for o, p in zip(optimizers, parameters, strict=True)]

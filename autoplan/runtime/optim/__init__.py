@@ -16,5 +16,5 @@ Modules, each importing only those before it:
     optimizer           the optimizer over this rank's parameters
     loss_scaling        float16's loss scale
     updates             checks and scales around each update
-    asynchronous        local SGD, gossip, DiLoCo, stale gradients
+    asynchronous        local SGD, gossip, DiLoCo, stale gradients, gradients applied as they arrive
 """

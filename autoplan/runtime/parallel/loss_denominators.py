@@ -53,9 +53,10 @@ def loss_from_all(lowered: Lowered) -> bool:
 
 
 def whole_loss(spec: ProgramSpec, loss: Tensor, axes: Mapping[str, MeshAxis]) -> Tensor:
-    """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean."""
-    if spec.parallelism.backups:
-        return loss  # which is that of those who are taken
+    """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean, of
+    asynchronous servers this worker's own."""
+    if spec.parallelism.unheld:
+        return loss  # that of the workers who are taken, or this worker's own
     loss = summed_loss(spec, loss, axes)
     if spec.parallelism.steps_locally:
         loss = loss / axes[DATA].size

@@ -50,6 +50,7 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
         wide=candidate.wide, replicas=candidate.dp_replicate,
         compressed=candidate.compressed, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
         servers=candidate.servers, backups=candidate.backups,
+        arriving=bool(candidate.ahead),
     )  # fmt: skip
 
 

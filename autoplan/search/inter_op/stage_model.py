@@ -301,7 +301,7 @@ class StageModel:
         updated = (parameters - elsewhere) * self.data.optimizer_share * self.data.updated
         local_s = self.data.copies_once_s(parameters, parameters - sum(sum(unit.values()) for unit in units))
         local_s += self.data.prices.cold_s(COPY * sum(sums.values()))
-        local_s += update_s(updated, self.passes, self.data, self.states)
+        local_s += self.data.updates * update_s(updated, self.passes, self.data, self.states)
         if sent is not None:
             spent_s, local_s = spent_s + sent.sums_s(self.data.prices), local_s + sent.local_s(self.data.prices)
         local_s += self.whole.seconds(parameters, elsewhere, self.data) if self.whole is not None else 0.0

@@ -54,6 +54,8 @@ class Candidate:
     versions        of the weights, of the oldest of which gradients are: 1 and the staleness of servers
     servers         data ranks that are parameter servers; 0: gradients are summed on all ranks
     backups         of their workers those whose gradients a step does without
+    ahead           steps that a worker may be ahead of others, or "unbounded", where servers apply gradients as they
+                    arrive; 0: they wait for all
     gossip          the graph on which replicas that step by themselves meet their neighbours; "": all are averaged
     compressed      how gradients go over the data axis; None: they are summed whole
     """
@@ -83,6 +85,7 @@ class Candidate:
     servers: int = 0
     inner: int = 1
     backups: int = 0
+    ahead: int | str = 0
 
     @property
     def stages(self) -> int:
@@ -219,6 +222,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                             pinned.local_steps or 1, 1 + (pinned.staleness or 0), folding.data, cp, attention, replicas,
                             folding.beside, pinned.outer_optimizer or "", pinned.compressed, pinned.gossip or "",
                             pinned.servers or 0, folding.inner, pinned.backups or 0,
+                            pinned.ahead or 0,
                         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoplan.arguments.values import is_number
 from autoplan.errors import ParallelismError
 from autoplan.ir.buckets import ONE_BIT
-from autoplan.option_values import ELEMENTWISE, OF_OPTIMIZER
+from autoplan.option_values import ELEMENTWISE, OF_OPTIMIZER, WATCHES
 from autoplan.options import Parallelism, Training
 
 Conflict = tuple[object, str, str, str]
@@ -89,6 +89,11 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         pinned.steps_locally, f"{what} with local_steps={pinned.local_steps} or gossip={pinned.gossip!r}",
         "replicas that step by themselves sum no gradients", "use one or the other",
     )  # fmt: skip
+    for name in ("staleness", "backups"):
+        yield (
+            pinned.ahead and getattr(pinned, name), f"ahead={pinned.ahead!r} with {name}={getattr(pinned, name)}",
+            "where gradients are applied as they arrive, none waits and none is dropped", "use one or the other",
+        )  # fmt: skip
     yield (
         pinned.continuous, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
         "gradients there are of older weights, for which compression isn't defined", "use one or the other",
@@ -198,6 +203,11 @@ def server_conflicts(pinned: Parallelism, devices: int) -> Iterator[Conflict]:
         spare and pinned.staleness, f"backups={spare} with staleness={pinned.staleness}",
         "a worker that is late is dropped, so that weights are the newest", "use one or the other",
     )  # fmt: skip
+    for name in ("staleness", "backups"):
+        yield (
+            pinned.ahead and getattr(pinned, name), f"ahead={pinned.ahead!r} with {name}={getattr(pinned, name)}",
+            "where gradients are applied as they arrive, none waits and none is dropped", "use one or the other",
+        )  # fmt: skip
     yield (
         pinned.continuous, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
         "there is no pipeline beside servers", "give staleness=1 for gradients that are one step old",
@@ -216,10 +226,21 @@ def served_training(pinned: Parallelism, training: Training) -> Iterator[Conflic
         (training.clip_grad_norm, f"clip_grad_norm={training.clip_grad_norm}", "a norm is of all servers' shards"),
         (training.scales_loss, f"precision={training.precision!r}", "whether a gradient overflowed all ranks tell"),
     ):
+        late = f"backups={pinned.backups}" if pinned.backups else f"ahead={pinned.ahead!r}"
         yield (
-            pinned.backups and there, f"backups={pinned.backups} with {given}",
+            (pinned.backups or pinned.ahead) and there, f"{late} with {given}",
             f"{why}, and a step waits for no worker that is late", "leave it out",
         )  # fmt: skip
+    yield (
+        pinned.ahead and training.optimizer not in ELEMENTWISE,
+        f"ahead={pinned.ahead!r} with optimizer={training.optimizer!r}",
+        "its norms are of whole parameters, which all ranks ask for at once", "use 'adamw', or another of elements",
+    )  # fmt: skip
+    watches = pinned.ahead and training.lr_schedule is not None and training.lr_schedule.name == WATCHES
+    yield (
+        watches, f"ahead={pinned.ahead!r} with a schedule that looks at the loss",
+        "each worker has a loss of its own, and then a rate", "use a schedule of the number of steps",
+    )  # fmt: skip
     yield (
         pinned.staleness and pinned.servers and training.scales_loss,
         f"staleness={pinned.staleness} with precision={training.precision!r}",

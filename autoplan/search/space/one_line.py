@@ -17,7 +17,7 @@ from autoplan.arguments.keywords import nearest
 from autoplan.arguments.synonyms import PARALLELISM_NAMES
 from autoplan.arguments.values import parse_settings
 from autoplan.errors import ParallelismError
-from autoplan.option_values import AUTO, OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES, SHARED
+from autoplan.option_values import AUTO, OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES, SHARED, UNBOUNDED
 from autoplan.options import Parallelism
 
 SCHEDULE_WORDS: Mapping[str, str] = {
@@ -52,6 +52,7 @@ FIELDS: Mapping[str, object] = {
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
     "compression_rate": 1.0, "tp_overlap": 1, "ep_overlap": 1, "compression_within": 1, "backups": 1,
+    "ahead": 1,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -180,6 +181,9 @@ def _phrases() -> Iterator[Phrase]:
     yield phrase(r"(\d+) parameter servers?", lambda m: {"servers": int(m[1])})
     yield phrase(r"weights (\d+) updates? old", lambda m: {"staleness": int(m[1])})
     yield phrase(r"(\d+) backup workers?", lambda m: {"backups": int(m[1])})
+    arrive = "gradients applied as they arrive"
+    yield phrase(rf"{arrive}, workers (\d+) steps? ahead at most", lambda m: {"ahead": int(m[1])})
+    yield word("ahead", rf"{arrive}|ahead\s*=\s*{UNBOUNDED}", UNBOUNDED)
     powersgd = {"compression": "powersgd"}
     yield phrase(r"PowerSGD of rank (\d+)", lambda m: {**powersgd, "compression_rank": int(m[1])})
     topk = {"compression": "topk"}

@@ -49,6 +49,9 @@ def check_supported(pinned: Parallelism) -> None:
     if pinned.backups and not pinned.servers:
         cause = "they are workers beside parameter servers, which take the first gradients that are there"
         raise ParallelismError(f"backups={pinned.backups}", cause, "give servers=1 or more, too, or leave it out")
+    if pinned.ahead and not pinned.servers:
+        cause = "it says how far workers of parameter servers may be from one another"
+        raise ParallelismError(f"ahead={pinned.ahead!r}", cause, "give servers=1 or more, too, or leave it out")
     if pinned.staleness and not pinned.servers:
         cause = "it counts the updates of parameter servers that a worker's weights are behind"
         raise ParallelismError(f"staleness={pinned.staleness}", cause, "give servers=1 or more, too, or leave it out")

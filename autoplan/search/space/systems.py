@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
+from autoplan.option_values import UNBOUNDED
 from autoplan.options import Parallelism
 from autoplan.search.space.axis_systems import CONTEXT_SYSTEMS
 from autoplan.search.space.one_line import read_text
@@ -86,6 +87,12 @@ def backup_workers(cluster: ClusterSpec) -> Parallelism:
     return replace(parameter_server()(cluster), backups=max(1, cluster.devices // WORKERS_A_BACKUP))
 
 
+def arriving(ahead: int | str) -> Callable[[ClusterSpec], Parallelism]:
+    """Servers that apply gradients as they arrive (Dean et al. 2012), of workers at most so many steps apart (Ho et al.
+    2013)."""
+    return lambda cluster: replace(parameter_server()(cluster), ahead=ahead)
+
+
 def parameter_server(staleness: int | None = None, *, central: bool = False) -> Callable[[ClusterSpec], Parallelism]:
     """Weights and optimizer state in shards on all workers (Li et al. 2014); central: all of them on one."""
 
@@ -156,6 +163,8 @@ def on_grid(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
     return replace(pinned, tp=math.prod(factors), tensor=factors)
 
 
+STEPS_AHEAD = 3  # of a worker of "bounded-server"
+
 SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "auto": lambda cluster: Parallelism(),
     "dp": data_parallel(0),
@@ -199,6 +208,8 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "hierarchical-1bit-adam": compressed_between_nodes("1bit", "1bit-adam"),
     "stale-server": parameter_server(staleness=1),
     "backup-workers": backup_workers,
+    "async-server": arriving(UNBOUNDED),
+    "bounded-server": arriving(STEPS_AHEAD),
 }
 
 LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
@@ -208,6 +219,7 @@ ASYNCHRONOUS = (
     "local-sgd", "diloco", "pipedream", "pipedream-vertical-sync", "pipedream-2bw", "gossip", "powersgd", "int8",
     "fp8", "topk", "1bit-adam", "1bit-lamb", "hierarchical-powersgd", "hierarchical-int8", "hierarchical-fp8",
     "hierarchical-topk", "hierarchical-1bit-adam", "stale-server", "backup-workers",
+    "async-server", "bounded-server",
 )  # fmt: skip
 """Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 

@@ -11,11 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from autoplan.ir.record import PlanRecord
+from autoplan.lower.after_search import program_of
 from autoplan.options import Training
+from autoplan.runtime.optim.asynchronous.arrivals import in_turn
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.parallel.servers.backups import in_turns
+from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.trace.checks.modes import set_modes, wholly_evaluated
 from autoplan.verify.compare import Run
+from autoplan.verify.one_process.applied_arrivals import replay
 from autoplan.verify.one_process.compressed_steps import Compressed, train_compressed
 from autoplan.verify.one_process.older_weights import lateness, put, train_on_older, values
 from autoplan.verify.one_process.replica_gradients import replica_rows
@@ -49,6 +53,12 @@ def train_by_rule(
         assert parallelism.dp is not None
         rows = replica_rows(batch, parallelism.dp, microbatches)
         return train_with_backups(module, loss_of, rows, training, parallelism.dp - parallelism.backups, steps)
+    if parallelism.ahead:
+        assert parallelism.dp is not None
+        rows = replica_rows(batch, parallelism.dp, microbatches)
+        spec = ProgramSpec(program_of(record), parallelism, training)
+        orders = dict.fromkeys(spec.owners.values(), in_turn(parallelism.dp, steps))
+        return replay(module, loss_of, lambda worker, _: rows[worker], training, spec, orders)
     if parallelism.compressed:
 
         def one_loss(one: nn.Module, rows: Batch) -> float:

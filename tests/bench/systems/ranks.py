@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 
 import autoplan
+from autoplan.runtime.optim.asynchronous.arrivals import in_turn
+from autoplan.runtime.optim.asynchronous.asynchronous_servers import AsynchronousServers
 from autoplan.runtime.parallel.servers.backups import in_turns
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run
@@ -60,6 +62,9 @@ def loaded(folder: str, weights: str) -> Program:
     if program.backups:
         workers, first = program.backups.size, program.backups.first
         program.backups.pinned = [in_turns(step, workers, first) for step in range(STALE_STEPS)]
+    if isinstance(program.servers, AsynchronousServers):
+        workers = program.servers.workers
+        program.servers.pin(dict.fromkeys(range(workers), in_turn(workers, STALE_STEPS)))
     return program
 
 

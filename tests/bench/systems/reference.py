@@ -33,6 +33,7 @@ from tests.support.asynchronous import (
     older_weights,
     pipeline_ages,
     told,
+    workers_in_turn,
 )
 from tests.support.compressed import FrozenAdam, FrozenLamb, boxes_of, compressed, replicas_of
 from tests.support.compressed import Run as Compressing
@@ -113,6 +114,8 @@ class References:
                 first = workers - chosen.parallelism.backups
                 order = [in_turns(step, workers, first) for step in range(len(batches))]
                 return first_workers(module.double(), batches, workers, order, chosen.microbatches, how)
+            if chosen.parallelism.ahead:
+                return workers_in_turn(module.double(), batches, chosen.mesh.size("dp"), chosen.microbatches, how)
             if not chosen.parallelism.continuous:
                 return older_weights(module.double(), batches, how, chosen.parallelism.staleness or 0)
             ages = pipeline_ages(plan)

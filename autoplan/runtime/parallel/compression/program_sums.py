@@ -18,9 +18,15 @@ from autoplan.runtime.program_spec import DATA, ProgramSpec
 
 
 def summed_axes(spec: ProgramSpec, stored: StoredParameter) -> tuple[str, ...]:
-    """Axes of the sums that fully_shard doesn't do, and that replicas which step by themselves do without."""
-    apart = spec.zero_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
+    """Axes of the sums that fully_shard doesn't do, and that ranks whose gradients are used by themselves do without.
+    """
+    apart = spec.zero_axes(stored) or ((DATA,) if apart_on_data(spec) else ())
     return tuple(axis for axis in stored.reduce_axes if axis not in apart)
+
+
+def apart_on_data(spec: ProgramSpec) -> bool:
+    """Whether each data rank's gradients are used by themselves."""
+    return spec.parallelism.steps_locally or bool(spec.parallelism.ahead)
 
 
 def levels(spec: ProgramSpec, axes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -30,7 +30,7 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.servers.backups import Backups
 from autoplan.runtime.parallel.servers.deliveries import Deliveries
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
-from autoplan.runtime.program_spec import DATA, ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 
 ROUNDS = 2
 """Buckets of each server that are pulled at once by synchronous workers: one is copied while the next is on its way."""
@@ -125,11 +125,19 @@ class Servers:
         if not self.staleness:
             self.come()
 
+    def before_step(self) -> None:
+        """A step computes with what is there: with older weights, where the newest are still on their way."""
+
+    def begin(self) -> None:
+        """Something other than an update has set the values, on every rank."""
+
     def settle(self) -> None:
         """Waits for all that is on its way, to whoever."""
         self.come()
         if self.deliveries is not None:
             self.deliveries.settle()
+
+    before_update = close = settle
 
     def come(self) -> None:
         """Waits for what is on its way to this rank, or from it to workers that aren't late."""
@@ -193,10 +201,3 @@ def buckets_of(held: Sequence[ShardedParameter]) -> Iterator[list[ShardedParamet
     for places in cut([h.values.numel() * h.values.element_size() for h in held]):
         yield [held[place] for place in places]
 
-
-def servers_of(
-    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis], arrived: Callable[[], None],
-    timeout_s: float, tell: Callable[[str], None],
-) -> Servers | None:  # fmt: skip
-    """None where gradients are summed on all ranks."""
-    return Servers(spec, held, axes[DATA], arrived, timeout_s, tell) if spec.owners else None

@@ -1,0 +1,125 @@
+"""A server's shard whose updates are by one worker's gradients each, as they arrive.
+
+Its values and their optimizer state lie here, beside what this rank's own worker computes with. Workers are ahead of
+one another by a bounded number of steps (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
+Parallel Parameter Server"), or by any (Dean et al. 2012, "Large Scale Distributed Deep Networks", Downpour SGD). Who
+has taken c steps reads weights for the next one once all workers that are there have taken c - ahead.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from autoplan.errors import LostRankError
+from autoplan.option_values import UNBOUNDED
+from autoplan.runtime.optim.asynchronous.arrivals import Arrival, Turns
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.parameter_group import names_of
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
+from autoplan.runtime.program_spec import ProgramSpec
+
+Gradients = Mapping[str, Tensor | None]
+
+
+class Shard:
+    """Of one server; several threads call it.
+
+    held      its parameters
+    version   updates that there have been
+    steps     of each worker that is there, those that it has taken
+    read      the version that each worker's next gradients are of
+    recorded  the arrivals, in their order; None: they aren't kept
+    """
+
+    recorded: list[Arrival] | None = None
+
+    def __init__(self, spec: ProgramSpec, held: Sequence[ShardedParameter], workers: int) -> None:
+        self.held, self.ahead, self.workers = held, spec.parallelism.ahead, workers
+        self.copies = {h.name: nn.Parameter(torch.empty_like(h.values)) for h in held}
+        named = [(name, self.copies[h.name]) for h in held for name in names_of(h.stored)]
+        self.optimizer = build_optimizer(named, replace(spec.training, lr_schedule=None))
+        self.changed = threading.Condition()
+        self.failed: BaseException | None = None
+        self.turns: Turns | None = None
+        self.steps = dict.fromkeys(range(workers), 0)
+        self.read, self.version = [0] * workers, 0
+        self.late, self.latest = 0, 0
+
+    @torch.no_grad()
+    def begin(self, states: Mapping[Tensor, Mapping[str, object]]) -> None:
+        """Values are those that this rank's worker has, and the states these; all workers read that."""
+        with self.changed:
+            for each in self.held:
+                self.copies[each.name].copy_(each.values)
+            self.optimizer.state.clear()
+            for each in self.held:
+                if each.updated in states:
+                    self.optimizer.state[self.copies[each.name]] = dict(states[each.updated])
+            self.read = [self.version] * self.workers
+
+    def states(self) -> Mapping[nn.Parameter, dict[str, object]]:
+        """The optimizer's, by what the program's own optimizer knows the parameters by; the same tensors."""
+        found = ((h.updated, self.copies[h.name]) for h in self.held)
+        return {known: self.optimizer.state[copy] for known, copy in found if copy in self.optimizer.state}
+
+    def pin(self, order: Sequence[Arrival] | None) -> None:
+        self.turns = None if order is None else Turns(order, self.workers)
+
+    @torch.no_grad()
+    def push(self, worker: int, gradients: Gradients, rates: Sequence[float]) -> None:
+        """One update, by these gradients at these learning rates of the optimizer's groups."""
+        with self.changed:
+            turns = self.turns
+            self.wait(lambda: turns is None or turns.may_push(worker, self.version))
+            for name, copy in self.copies.items():
+                copy.grad = gradients[name]
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if self.recorded is not None:
+                self.recorded.append(Arrival(worker, self.read[worker]))
+            late = self.version - self.read[worker]
+            self.late, self.latest = self.late + late, max(self.latest, late)
+            self.version += 1
+            self.steps[worker] += 1
+            self.changed.notify_all()
+
+    @torch.no_grad()
+    def pull(self, worker: int, into: Mapping[str, Tensor], between_steps: bool = False) -> None:
+        """The newest values, once this worker may go on to its next step; ``between_steps``: as they are."""
+        with self.changed:
+            if not between_steps:
+                self.wait(lambda: self.may_go_on(worker))
+                if self.turns is not None:
+                    self.turns.has_read(worker)
+            for name, copy in self.copies.items():
+                into[name].copy_(copy)
+            self.read[worker] = self.version
+            self.changed.notify_all()
+
+    def may_go_on(self, worker: int) -> bool:
+        if self.turns is not None and not self.turns.may_read(worker, self.version):
+            return False
+        return self.ahead == UNBOUNDED or min(self.steps.values()) >= self.steps[worker] - int(self.ahead or 0)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """LostRankError where a thread that serves others has failed."""
+        self.changed.wait_for(lambda: self.failed is not None or until())
+        if self.failed is not None:
+            cause = f"{type(self.failed).__name__}: {self.failed}"
+            raise LostRankError("a parameter server", cause, "start all anew from a checkpoint") from self.failed
+
+    def gone(self, worker: int) -> None:
+        """A worker takes no further steps: nobody waits for it."""
+        with self.changed:
+            self.steps.pop(worker, None)
+            self.changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        with self.changed:
+            self.failed = error
+            self.changed.notify_all()

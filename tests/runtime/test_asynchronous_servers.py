@@ -1,0 +1,255 @@
+"""Servers that apply gradients as they arrive, of a hand-written program: equal to their record's replay, who ever is
+late or dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from autoplan.lr_schedule import LRSchedule
+from autoplan.options import Training
+from autoplan.runtime.optim.asynchronous.arrivals import Arrival, in_turn
+from autoplan.runtime.optim.asynchronous.asynchronous_servers import AsynchronousServers
+from autoplan.runtime.program import Program
+from autoplan.runtime.program_spec import ProgramSpec
+from autoplan.verify.compare import Run
+from autoplan.verify.local_ranks import RankError, RankPool, can_fork
+from autoplan.verify.one_process.applied_arrivals import Batch, Orders, replay
+from tests.fixtures import tiny_program as tiny
+from tests.support.asynchronous import replica_rows
+from tests.support.asynchronous_trainings import ADAMW, MOMENTUM, mean_loss
+from tests.support.sampling import sampled
+
+STEPS, WORKERS = 6, 4
+RATES = replace(ADAMW, lr_schedule=LRSchedule("linear", steps=STEPS, warmup=2))
+TRAININGS = {"adamw": ADAMW, "momentum": replace(MOMENTUM, learning_rate=1e-3), "rates": RATES}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of one rank: losses, its shard's arrivals, parameters, and how many steps ahead of the slowest it has been."""
+
+    losses: list[float]
+    arrivals: list[Arrival]
+    parameters: dict[str, Tensor]
+
+
+def spec_of(servers: int, ahead: int | str, training: Training = ADAMW, microbatches: int = 1) -> ProgramSpec:
+    spec = tiny.spec(dp=WORKERS, microbatches=microbatches, training=training)
+    return replace(spec, parallelism=replace(spec.parallelism, servers=servers, ahead=ahead))
+
+
+def train(
+    rank: int, world: int, servers: int, ahead: int | str, kind: str = "adamw", microbatches: int = 1, late: int = -1,
+    orders: Orders | None = None, folder: str = "", at: int = 0, dies: int = -1, behind: int = 0,
+) -> Found:  # fmt: skip
+    """``late``: a rank that takes its time in each step; ``at``: a step after which a checkpoint is taken, and gone on
+    from by a new program; ``dies``: a rank, killed before the third; ``behind``: steps that all others have taken
+    before rank 0, a server, takes its second."""
+    spec = spec_of(servers, ahead, TRAININGS[kind], microbatches)
+    program = Program(spec, tiny.program())
+    program.load_weights(tiny.reference().state_dict())
+    losses, arrivals = [], []
+    mine = of(program)
+    mine.record()
+    mine.pin(orders)
+    for step, batch in enumerate(tiny.batches(STEPS), start=1):
+        if rank == late:
+            time.sleep(0.02)
+        if rank == 0 and step == 2 and behind:
+            wait_for_others(mine, behind)
+        if (rank, step) == (dies, 3):
+            os.kill(os.getpid(), signal.SIGKILL)
+        losses.append(program.step(batch).item())
+        program.optimizer.step()
+        if step == at:
+            program.save_checkpoint(folder)
+            arrivals += mine.recorded or []
+            program.close()
+            program = Program(spec, tiny.program())
+            program.load_checkpoint(folder)
+            mine = of(program)
+            mine.record()
+    if dies >= 0:
+        mine.close()
+        return Found(losses, mine.recorded or [], own_shard(program))
+    parameters = dict(program.full_state_dict())
+    arrivals += [replace_read(one, len(arrivals) if at else 0) for one in mine.recorded or []]
+    program.close()
+    return Found(losses, arrivals, parameters)
+
+
+def wait_for_others(servers: AsynchronousServers, steps: int) -> None:
+    until = time.monotonic() + 60
+    assert servers.shard is not None
+    while min(taken for worker, taken in servers.shard.steps.items() if worker) < steps:
+        assert time.monotonic() < until, servers.shard.steps
+        time.sleep(0.01)
+    time.sleep(0.2)  # in which they would take more
+
+
+def replace_read(one: Arrival, before: int) -> Arrival:
+    return one._replace(read=one.read + before)
+
+
+def of(program: Program) -> AsynchronousServers:
+    assert isinstance(program.servers, AsynchronousServers)
+    return program.servers
+
+
+def own_shard(program: Program) -> dict[str, Tensor]:
+    shard = of(program).shard
+    return {} if shard is None else {name: copy.detach().clone() for name, copy in shard.copies.items()}
+
+
+def replayed(servers: int, ahead: int | str, orders: Orders, kind: str, microbatches: int = 1, told: int = 0) -> Run:
+    batches = [replica_rows(batch, WORKERS, microbatches) for batch in tiny.batches(STEPS)]
+
+    def loss_of(module: nn.Module, rows: Batch) -> float:
+        loss = mean_loss(module, rows)
+        loss.backward()
+        return float(loss.detach())
+
+    spec = spec_of(servers, ahead, TRAININGS[kind], microbatches)
+    return replay(
+        tiny.reference(), loss_of, lambda worker, step: batches[step][worker], TRAININGS[kind], spec, orders, told
+    )
+
+
+def orders_of(results: Sequence[Found]) -> dict[int, list[Arrival]]:
+    return {rank: found.arrivals for rank, found in enumerate(results) if found.arrivals}
+
+
+def assert_equal(results: Sequence[Found], servers: int, ahead: int | str, kind: str, microbatches: int = 1) -> None:
+    orders = orders_of(results)
+    assert len(orders) == servers and all(len(order) == WORKERS * STEPS for order in orders.values())
+    for rank, found in enumerate(results):
+        wanted = replayed(servers, ahead, orders, kind, microbatches, told=rank)
+        assert found.losses == pytest.approx(wanted.losses, rel=1e-11)
+        for name, value in wanted.parameters.items() if rank == 0 else ():
+            assert float((found.parameters[name] - value).norm()) <= 1e-11 * float(value.norm()), name
+
+
+CASES = [
+    (1, "unbounded", "adamw", 1), (2, 1, "momentum", 2), (4, "unbounded", "rates", 1), (4, 2, "adamw", 1),
+    (3, "unbounded", "momentum", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("servers", "ahead", "kind", "microbatches"), sampled(CASES, CASES[1:3]))
+def test_equals_the_replay_of_its_record(
+    pool: RankPool, servers: int, ahead: int | str, kind: str, microbatches: int
+) -> None:
+    """Whoever came first, in a run of its own, with one worker that is late."""
+    results = pool.run(train, servers, ahead, kind, microbatches, 3)
+    assert_equal(results, servers, ahead, kind, microbatches)
+
+
+def ages(order: Sequence[Arrival]) -> list[int]:
+    """Updates between what a gradient is of and what it changes."""
+    return [place - one.read for place, one in enumerate(order)]
+
+
+def steps_apart(order: Sequence[Arrival]) -> int:
+    """The most steps that a worker had taken more than another, when it pushed."""
+    taken, most = [0] * WORKERS, 0
+    for one in order:
+        taken[one.worker] += 1
+        most = max(most, max(taken) - min(taken))
+    return most
+
+
+def test_no_worker_waits_for_another_beyond_the_bound(pool: RankPool) -> None:
+    """A late one is left behind by as many steps as there are, or as the bound lets them."""
+    free = pool.run(train, 1, "unbounded", "adamw", 1, -1, None, "", 0, -1, STEPS)[0].arrivals
+    assert steps_apart(free) == STEPS - 1
+    bounded = pool.run(train, 1, 1, "adamw", 1, -1, None, "", 0, -1, 3)[0].arrivals
+    assert steps_apart(bounded) == 2 and max(ages(bounded)) <= (WORKERS - 1) * 3
+
+
+def test_a_record_is_repeated_bit_for_bit(pool: RankPool) -> None:
+    results = pool.run(train, 2, 1, "adamw", 1, 3)
+    again = pool.run(train, 2, 1, "adamw", 1, 0, orders_of(results))
+    assert [found.losses for found in again] == [found.losses for found in results]
+    assert orders_of(again) == orders_of(results)
+    assert all(torch.equal(value, results[0].parameters[name]) for name, value in again[0].parameters.items())
+
+
+def test_workers_that_push_in_turn(pool: RankPool) -> None:
+    orders = dict.fromkeys(range(WORKERS), in_turn(WORKERS, STEPS))
+    results = pool.run(train, 4, 1, "adamw", 1, -1, orders)
+    assert orders_of(results) == orders and max(ages(orders[0])) == WORKERS - 1
+    assert_equal(results, 4, 1, "adamw")
+
+
+def test_what_is_pinned_says_who_is_next(pool: RankPool) -> None:
+    with pytest.raises(RankError, match="it says nothing of update 9"):
+        pool.run(train, 1, 1, "adamw", 1, -1, {0: in_turn(WORKERS, 2), 1: [], 2: [], 3: []})
+
+
+def test_goes_on_from_a_checkpoint(pool: RankPool, tmp_path: Path) -> None:
+    """All come to one point for it; the optimizer's state of each shard is in it."""
+    results = pool.run(train, 2, "unbounded", "adamw", 1, 3, None, str(tmp_path / "saved"), 3)
+    assert_equal(results, 2, "unbounded", "adamw")
+
+
+def alone(rank: int, folder: str, dies: int) -> None:
+    """One process of four whose group no pool ends when one of them dies."""
+    store = dist.FileStore(f"{folder}/store", WORKERS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS, timeout=timedelta(seconds=20))
+    with open(f"{folder}/{rank}.log", "w") as told, redirect_stderr(told):
+        try:
+            torch.save(train(rank, WORKERS, 1, 1, dies=dies), f"{folder}/{rank}.part")
+        except Exception as error:
+            told.write(f"{type(error).__name__}: {error}")
+        else:
+            os.replace(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")
+    os._exit(0)  # the groups' ends wait for whoever is gone
+
+
+def with_a_death(folder: Path, dies: int) -> dict[int, Found]:
+    """What those who came to the end found."""
+    context = get_context("fork" if can_fork() else "spawn")
+    ranks = [context.Process(target=partial(alone, rank, str(folder), dies)) for rank in range(WORKERS)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+        process.kill()
+    files = {rank: folder / f"{rank}.pt" for rank in range(WORKERS)}
+    return {rank: torch.load(file, weights_only=False) for rank, file in files.items() if file.exists()}
+
+
+def test_a_server_goes_on_serving_without_a_worker_that_died(tmp_path: Path) -> None:
+    """Nobody waits for it, though a worker is to be one step ahead at most."""
+    found = with_a_death(tmp_path, dies=3)
+    logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(WORKERS)]
+    assert found.keys() == {0, 1, 2}, logs
+    assert sum(text.count("worker 3 is gone") for text in logs) == 1
+    order = found[0].arrivals
+    assert [sum(one.worker == worker for one in order) for worker in range(WORKERS)] == [STEPS, STEPS, STEPS, 2]
+    wanted = replayed(1, 1, {0: order}, "adamw")
+    for name, value in wanted.parameters.items():
+        pieces = [v for n, v in found[0].parameters.items() if n.split("[")[0] == name]  # in the program's order
+        if pieces:
+            assert float((torch.cat(pieces) - value).norm()) <= 1e-11 * float(value.norm()), name
+
+
+def test_without_its_server_no_worker_goes_on(tmp_path: Path) -> None:
+    """They end with an error; a new start takes the last checkpoint up."""
+    found = with_a_death(tmp_path, dies=0)
+    logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(1, WORKERS)]
+    assert not found and all("Error" in text for text in logs), logs
