@@ -82,10 +82,10 @@ def ignored_indices(model: Model) -> dict[str, int]:
 
 def probabilities(model: Model) -> frozenset[str]:
     """The floating batch inputs that a loss takes for probabilities."""
-    floating = {value.name for value in model.batch if value.type.floating}
     read = [(node.operands[1], external) for node, _, external in nodes_of(model) if node.op == SHARES]
     origins = constant_origins(model)
-    return floating & frozenset().union(*(origins.get(external.get(name, ""), frozenset()) for name, external in read))
+    found = frozenset().union(*(origins.get(external.get(name, ""), frozenset()) for name, external in read))
+    return found.intersection(value.name for value in model.batch if value.type.floating)
 
 
 def nodes_of(model: Model) -> Iterator[tuple[Node, Mapping[str, TensorType], Mapping[str, str]]]:
