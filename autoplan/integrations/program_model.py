@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from autoplan.errors import InputsError, ParallelismError
+from autoplan.integrations.adapters import adapters_of
 from autoplan.options import Training
 from autoplan.plan import Plan, load
 from autoplan.runtime.collectives.objects import together
@@ -94,9 +94,7 @@ class PlannedModel(nn.Module):
             program.init_weights(None if program.spec.start.stored else torch.initial_seed())
         else:
             program.load_weights(module.state_dict())
-        peft = sys.modules.get("peft")  # which has made the module, if it is one of its models
-        adapts = peft is not None and isinstance(module, peft.PeftModel)
-        self.save_adapters: Callable[..., None] | None = module.save_pretrained if adapts else None  # type: ignore[assignment]
+        self.save_adapters = adapters_of(module)
         for name in TAKEN:
             if hasattr(module, name):
                 setattr(module, name, refused(self.of, name))
@@ -160,13 +158,14 @@ class PlannedModel(nn.Module):
         return nn.modules.module._IncompatibleKeys([], [])
 
     def save_pretrained(self, folder: str | os.PathLike, **kwargs: object) -> None:
-        """``program.save_weights``; of a model of peft's the adapters alone, as peft has them. Called on every rank."""
+        """``program.save_weights``; of a model with adapters of peft's these alone, as peft has them, which reads what
+        else is said. Called on every rank."""
         save = self.save_adapters
         if save is None:
             self.program.save_weights(folder)
         else:
             values = self.program.full_state_dict()
-            together(lambda: save(str(folder), state_dict=values) if values else None)
+            together(lambda: save(str(folder), values, kwargs) if values else None)
 
 
 def refused(of: str, name: str) -> Any:

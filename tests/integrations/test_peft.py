@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,29 @@ def base() -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
+LORA = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+
+
 def adapted() -> nn.Module:
-    return peft.get_peft_model(base(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+    return peft.get_peft_model(base(), LORA)
+
+
+def prompted() -> nn.Module:
+    """peft computes what it saves of a prompt from the module, whatever state it is given."""
+    return peft.get_peft_model(base(), peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
+
+
+def added() -> nn.Module:
+    """By transformers' own method: the module stays of its class."""
+    model = base()
+    model.add_adapter(LORA)
+    return model
+
+
+def adapted_twice() -> nn.Module:
+    model = adapted()
+    model.add_adapter("other", LORA)
+    return model
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -54,10 +76,11 @@ def loss_by_peft(folder: Path) -> torch.Tensor:
         return peft.PeftModel.from_pretrained(base(), str(folder))(**batch()).loss
 
 
+@pytest.mark.parametrize("make", [adapted_twice, prompted, added])
 @in_fork
-def test_adapters_are_saved_as_peft_reads_them(tmp_path: Path) -> None:
+def test_adapters_are_saved_as_peft_reads_them(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(1)
-    model, args = adapted(), arguments(tmp_path)
+    model, args = make(), arguments(tmp_path)
     plan = parallelize_alone(model, "1x1 cpu", batch(), training=training_of(args)).export(tmp_path / "plan")
     accelerator = Accelerator(plan=plan, split_batches=True)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-1, weight_decay=0.0)
@@ -65,10 +88,12 @@ def test_adapters_are_saved_as_peft_reads_them(tmp_path: Path) -> None:
     before = planned(**batch())
     accelerator.backward(before.loss)
     optimizer.step()
-    accelerator.unwrap_model(planned).save_pretrained(tmp_path / "saved", is_main_process=True)
+    said = {"selected_adapters": ["default"]} if make is adapted_twice else {}
+    accelerator.unwrap_model(planned).save_pretrained(tmp_path / "saved", is_main_process=True, **said)
     after = planned.eval()(**batch()).loss
     accelerator.end_training()
     assert after < before.loss
+    assert not (tmp_path / "saved" / "other").exists()
     torch.testing.assert_close(loss_by_peft(tmp_path / "saved"), after)
 
 
