@@ -55,6 +55,7 @@ class RankModel:
         self.spec, self.module = spec, module
         self.world = launch.join(spec.lowered.mesh, timeout_s, spec.on_processors)
         self.watch, self.device, self.rank = self.world.watch, self.world.device, dist.get_rank()
+        self.watch.apart = bool(spec.parallelism.ahead)
         groups = (*spec.lowered.groups, *groups)
         self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)
         zero = sharded_meshes(spec, self.world.device_mesh.device_type)

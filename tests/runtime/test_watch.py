@@ -92,6 +92,20 @@ def test_nothing_is_told_while_every_rank_goes_on() -> None:
     assert not ranks.said and not ranks.ends
 
 
+def test_where_ranks_may_be_steps_apart_one_waits_while_another_goes_on() -> None:
+    ranks = Ranks(2)
+    for watch in ranks.watches.values():
+        watch.apart = True
+    ranks.watches[0].enter("saving a checkpoint", 9)
+    for step in range(30):
+        ranks.watches[1].enter("forward and backward", step)
+        time.sleep(0.1)
+    assert not ranks.said and not ranks.ends
+    ranks.wait(2)
+    ranks.close()
+    assert ranks.ends == dict.fromkeys(range(2), EXIT) and len(ranks.said) == 1
+
+
 class Gone(dist.HashStore):
     """A store whose keeper has ended."""
 

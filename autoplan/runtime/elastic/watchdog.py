@@ -3,7 +3,8 @@
 Every rank notes what it enters: a step's forward and backward, the update, a checkpoint, the script between two steps.
 A thread of its own passes that on through the store every few moments, with the line at which the main thread stands.
 When a rank has entered nothing for the timeout, one rank reads what all have said and tells who is behind. Then all
-end with status EXIT, at once: their main threads may never return.
+end with status EXIT, at once: their main threads may never return. Where ranks may be any number of steps apart, one
+that has come to the end waits for longer: until none of the others has entered anything for the timeout, either.
 """
 
 import json
@@ -33,9 +34,12 @@ class Watchdog:
 
     store  a connection of the thread's own, for the main thread may hold another while it waits; None: a single
            process, for which nobody waits
+    apart  whether ranks may be many steps behind one another
     end    ends the process at once, with a status
     say    tells the user
     """
+
+    apart = False
 
     def __init__(
         self, store: dist.Store | None, rank: int, size: int, timeout_s: float, end: Callable[[int], object] = os._exit,
@@ -47,6 +51,7 @@ class Watchdog:
         self.main = threading.get_ident()
         self.beats = self.entered = self.step = 0
         self.phase, self.since = "the start", time.monotonic()
+        self.others: dict[int, tuple[int, float]] = {}  # what each has entered, and when this was seen to change
         self.stopped = threading.Event()
         self.thread: threading.Thread | None = None
         if store is not None:
@@ -67,7 +72,7 @@ class Watchdog:
         try:
             while not self.stopped.wait(self.beat_s):
                 self._beat(store)
-                if self._late():
+                if self._late() and not (self.apart and self._others_go_on(store)):
                     self._tell(store)
                 elif not store.check(["ended"]):
                     continue
@@ -78,6 +83,16 @@ class Watchdog:
 
     def _late(self) -> bool:
         return time.monotonic() - self.since > self.timeout_s
+
+    def _others_go_on(self, store: dist.Store) -> bool:
+        """Whether another rank has entered something within the timeout, as far as this one has looked."""
+        now, alive = time.monotonic(), False
+        for rank, beat in enumerate(self._all(store)):
+            if rank != self.rank and beat is not None:
+                entered, when = self.others.get(rank, (-1, now))
+                self.others[rank] = (beat.entered, now if beat.entered != entered else when)
+                alive |= now - self.others[rank][1] <= self.timeout_s
+        return alive
 
     def _beat(self, store: dist.Store) -> None:
         self.beats += 1
