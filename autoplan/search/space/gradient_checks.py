@@ -89,11 +89,6 @@ def compression_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         pinned.steps_locally, f"{what} with local_steps={pinned.local_steps} or gossip={pinned.gossip!r}",
         "replicas that step by themselves sum no gradients", "use one or the other",
     )  # fmt: skip
-    for name in ("staleness", "backups"):
-        yield (
-            pinned.ahead and getattr(pinned, name), f"ahead={pinned.ahead!r} with {name}={getattr(pinned, name)}",
-            "where gradients are applied as they arrive, none waits and none is dropped", "use one or the other",
-        )  # fmt: skip
     yield (
         pinned.continuous, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
         "gradients there are of older weights, for which compression isn't defined", "use one or the other",
