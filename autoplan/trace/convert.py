@@ -355,7 +355,7 @@ def check_values_unread(node: fx.Node, op: torch._ops.OpOverload, module: str) -
     if torch.Tag.data_dependent_output in op.tags or by_tag or open_size:
         remedy = "write it without reading the values: a fixed size and a mask for a shape, torch.where for a branch"
         if any(argument.name == "output_size" for argument in op._schema.arguments):
-            remedy = "say how large the result is: output_size=…, at most which it then is, with a mask for the rest"
+            remedy = "say how large the result is: output_size=…, to which the numbers add up in every batch"
         cause = "it makes a number or a shape that depends on a tensor's values"
         raise TraceError(f"{op} in module {module or 'the root'!r}", cause, remedy)
 
