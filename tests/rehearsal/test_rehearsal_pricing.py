@@ -133,38 +133,38 @@ def test_products_have_the_flops_that_are_priced(found: Rehearsed, plan: PlanPri
 
 def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: PlanPrices) -> None:
     for trace in found.traces.values():
-        seconds, stages, loads = seconds_of(plan, trace, found.program), plan.found.stages, plan.found.stage_model
+        seconds, stages, costs = seconds_of(plan, trace, found.program), plan.found.stages, plan.found.stage_model
         mine = [(stages[k], (stages[k].first, stages[k].last)) for k in trace.stages]
         forward_s, backward_s, update_s = (spent_s(trace, seconds, part) for part in ("forward", "backward", "update"))
-        local_s = sum(loads.once_s(at)[3] for _, at in mine)
-        met_s = sum(loads.once_s(at)[0] for _, at in mine) if plan.found.candidate.gossip else 0.0  # after the update
+        local_s = sum(costs.once_s(at)[3] for _, at in mine)
+        met_s = sum(costs.once_s(at)[0] for _, at in mine) if plan.found.candidate.gossip else 0.0  # after the update
         local_s += met_s
         assert update_s + once_copied_s(plan, trace, seconds) == pytest.approx(local_s)
         if plan.found.candidate.zero:  # gathers and scatters stand beside, of which the plan hides a part
-            assert sum(seconds) > sum(loads.forward_s(at) - loads.exposed_s(at) for _, at in mine)
+            assert sum(seconds) > sum(costs.forward_s(at) - costs.exposed_s(at) for _, at in mine)
             continue
         if plan.found.candidate.compressed:
             backward_s += spent_s(trace, seconds, "start")  # factors follow the last backward of a schedule
-        summed_s = sum(loads.once_s(at)[0] + loads.once_s(at)[2] for _, at in mine)  # over data and over tensor axes
+        summed_s = sum(costs.once_s(at)[0] + costs.once_s(at)[2] for _, at in mine)  # over data and over tensor axes
         summed_s -= met_s
-        again = [loads.backward_s(at, stage.recompute, stage.selective) for stage, at in mine]
+        again = [costs.backward_s(at, stage.recompute, stage.selective) for stage, at in mine]
         blocks = [found.record.model.segments[k].block for _, at in mine for k in range(*at)]
         moves = [moved for block in blocks for moved in plan.found.point.prices[block].moves]
-        again_of = [loads.recomputed(at, stage.recompute, stage.selective) for stage, at in mine]
+        again_of = [costs.recomputed(at, stage.recompute, stage.selective) for stage, at in mine]
         whole, partly = ([flag for each in again_of for flag in each[place]] for place in (0, 1))
         runs = zip(blocks, partly, strict=True)
         repeated = [block for block, full in zip(blocks, whole, strict=True) if full]
         twice = [moved for block, part in runs if part for moved in plan.found.point.prices[block].moves if moved.again]
-        slowdown = loads.data.prices.device.overlap_slowdown
+        slowdown = costs.data.prices.device.overlap_slowdown
         in_full = (1 + slowdown) * trace.microbatches  # of what is hidden: the calls, and what they slow
         ahead_s = in_full * sum(moved.hidden_forward_s for moved in moves)
         chunked = found.record.chosen.parallelism.tp_overlap is not None
         assert (ahead_s > 0) == (plan.found.candidate.cp > 1 or chunked)  # a ring's blocks hide its sends
-        wanted_s = trace.microbatches * sum(loads.forward_s(at) for _, at in mine) + ahead_s
+        wanted_s = trace.microbatches * sum(costs.forward_s(at) for _, at in mine) + ahead_s
         hidden_s = sum(moved.hidden_backward_s for moved in moves) + sum(moved.hidden_again_s for moved in twice)
         hidden_s += sum(m.hidden_forward_s for block in repeated for m in plan.found.point.prices[block].moves)
         slowed_s = in_full * hidden_s
-        once_s = sum(loads.once_s(at)[1] for _, at in mine)
+        once_s = sum(costs.once_s(at)[1] for _, at in mine)
         back_s = trace.microbatches * sum(again) + summed_s + slowed_s + slowdown * once_s
         assert forward_s + backward_s == pytest.approx(wanted_s + back_s)
         if not ahead_s:  # a ring's messages share their seconds by their bytes, those of both ways together
@@ -242,7 +242,8 @@ def test_whole_matrices_are_gathered_around_their_update_at_a_price(tmp_path: Pa
     assert {c.number for c in trace.calls if c.kind == "collective" and c.during == "update"} <= waited
     seconds = seconds_of(plan, trace, found.program)
     spent = sum(seconds[c.number] for c in trace.calls if c.during == "update") + once_copied_s(plan, trace, seconds)
-    assert spent == pytest.approx(sum(plan.share(trace).loads.once_s(at)[3] for at in plan.share(trace).intervals))
+    share = plan.share(trace)
+    assert spent == pytest.approx(sum(share.stage_model.once_s(at)[3] for at in share.intervals))
 
 
 @pytest.mark.slow

@@ -100,10 +100,10 @@ def crossing_s(prices: Prices, moved: MovedBytes, *, backward: bool) -> float:
 
 def messages(share: RankShare) -> Iterator[PricedCall]:
     """Activations between stages, and their gradients back: the one that enters a stage over its border in front."""
-    loads, lowered, m = share.loads, share.plan.lowered, share.microbatches
+    costs, lowered, m = share.stage_model, share.plan.lowered, share.microbatches
     span = share.plan.span(("pp",)) if "pp" in share.plan.mesh else ()
     for number, stage in enumerate(lowered.stages[1:], start=1):
-        size = int(loads.chain.inputs[stage.first])
+        size = int(costs.chain.inputs[stage.first])
         seconds = share.plan.found.stage_model.message_s(number, stage.first)
         for here, kind, back in ((number - 1, "send", "receive"), (number, "receive", "send")):
             if here not in share.stages:

@@ -27,13 +27,13 @@ INT64, FLOAT64, FLOAT32 = 8, 8, 4
 
 def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     """Gathers of parameters, sums of gradients."""
-    loads, data, intervals = share.loads, share.loads.data, share.intervals
-    units = [unit for at in intervals for unit in loads.unit_bytes(at)]
-    pairs = [pair for at in intervals for pair in loads.unit_pairs(at)]
+    costs, data, intervals = share.stage_model, share.stage_model.data, share.intervals
+    units = [unit for at in intervals for unit in costs.unit_bytes(at)]
+    pairs = [pair for at in intervals for pair in costs.unit_pairs(at)]
     if data.servers:
         yield from server_calls(share)
     elif data.size > 1 and data.zero == 0 and not data.alone:
-        spent_s, narrower = sum(loads.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
+        spent_s, narrower = sum(costs.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
         spent_s -= sum(each.sums_s(share.prices) for each in compressed_costs(share))
         totals = added(data.by_group(unit) for unit in units)
         seconds = {axes: data.buckets_s(data.prices.summed * size, axes) for axes, size in totals.items()}
@@ -48,12 +48,12 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         yield from compressed_calls(share)
     elif data.size > 1 and data.alone:
         kind, many = ("all-to-all", data.neighbours) if data.neighbours else ("all-reduce", 1)
-        total = int(data.averaged * data.prices.stored * sum(loads.parameter_bytes(at) for at in intervals))
-        spent_s = data.local_steps * sum(loads.once_s(at)[0] for at in intervals)
+        total = int(data.averaged * data.prices.stored * sum(costs.parameter_bytes(at) for at in intervals))
+        spent_s = data.local_steps * sum(costs.once_s(at)[0] for at in intervals)
         over, seldom = span(share, data.axis), data.local_steps > 1
         yield PricedCall("replicas", kind, over, many * total, 1, spent_s, parts=True, sometimes=seldom)
     elif data.shared and data.zero:
-        counts = [count for at in intervals for count in loads.unit_gathers(at)]
+        counts = [count for at in intervals for count in costs.unit_gathers(at)]
         scatters = share.microbatches if data.scatters_each else 1
         added_to, sums = row_padding(share, 1.0, frozen=data.zero == 3), row_padding(share, data.prices.summed)
         for gathers, (trained, frozen), more, beside in zip(counts, pairs, added_to, sums, strict=True):
@@ -73,7 +73,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
                     padding = round(beside[axes] * part / reduced)
                     replica_s, across = data.replica_s(size, axes), span(share, data.across)
                     yield PricedCall("gradients", "all-reduce", across, int(part), 1, replica_s, padding=padding)
-    for axes, size in added(loads.summed_bytes(at) for at in intervals).items():
+    for axes, size in added(costs.summed_bytes(at) for at in intervals).items():
         spent_s = data.buckets_s(size, axes)
         summed = [p for p in held(share) if data.beside(summed_over_operators(share, p)) == axes]
         yield PricedCall(
@@ -100,14 +100,14 @@ def compressed_calls(share: RankShare) -> Iterator[PricedCall]:
 
 def compressed_costs(share: RankShare) -> list[CompressedCost]:
     """Of each stage that has gradients which go so."""
-    held, data = share.loads.chain.held, share.loads.data
+    held, data = share.stage_model.chain.held, share.stage_model.data
     return [each for at in share.intervals if (each := cost_of_compressed(data, held, at))]
 
 
 def goes_compressed(share: RankShare, parameter: StoredParameter) -> bool:
     """Whether the program sends its gradient so (``runtime.parallel.compression.program_sums``)."""
     tied = len({stage % share.plan.mesh.size("pp") for stage in parameter.stages}) > 1
-    how, summed = share.loads.data.compressed, summed_over_operators(share, parameter)
+    how, summed = share.stage_model.data.compressed, summed_over_operators(share, parameter)
     return how is not None and not tied and how.takes(parameter.local_shape) and (how.linear or not summed)
 
 
@@ -118,8 +118,8 @@ def row_padding(share: RankShare, widened: float, frozen: bool = False) -> list[
     widened  bytes in which an element is sent, for each byte in which it is used
     frozen   those that aren't trained are sent, too
     """
-    stored, data = {p.name: p for p in share.plan.lowered.parameters}, share.loads.data
-    held, others, found = share.loads.chain.held, share.loads.chain.held_frozen, []
+    stored, data = {p.name: p for p in share.plan.lowered.parameters}, share.stage_model.data
+    held, others, found = share.stage_model.chain.held, share.stage_model.chain.held_frozen, []
     for first, last in share.intervals:
         seen: set[str] = set()
         for trained, rest in zip(held.segments[first:last], others.segments[first:last], strict=True):
@@ -141,7 +141,7 @@ def whole_calls(share: RankShare) -> Iterator[PricedCall]:
 
     The plan prices them with the update, so their seconds are those by which they share in it.
     """
-    training, data, mesh = share.plan.record.training, share.loads.data, share.plan.mesh
+    training, data, mesh = share.plan.record.training, share.stage_model.data, share.plan.mesh
     if not isinstance(training, Training) or training.optimizer not in GATHERED:
         return
     copies = int(GATHERED[training.optimizer])
@@ -165,14 +165,14 @@ def whole_calls(share: RankShare) -> Iterator[PricedCall]:
 
 def server_calls(share: RankShare) -> Iterator[PricedCall]:
     """Pushes to parameter servers and pulls from them, with a way's seconds shared out by bytes."""
-    data, parameters, others = share.loads.data, held(share), share.loads.data.size - 1
+    data, parameters, others = share.stage_model.data, held(share), share.stage_model.data.size - 1
     ranks, owners = server_ranks(data.servers, data.size), shards(parameter_sizes(parameters), data.servers)
     mine, theirs = ([p for p in parameters if (ranks[owners[p.name]] == share.rank) == here] for here in (True, False))
     own, rest = (sum(parameter_sizes(each).values()) for each in (mine, theirs))
     summed, stored, over = data.prices.summed, data.prices.stored, span(share, data.axis)
     padding, beside = (padding_bytes(share, each, summed / stored) for each in (mine, theirs))
-    push_s = sum(pushed_s(share.loads, at)[0] for at in share.intervals)
-    pull_s = sum(share.loads.once_s(at)[0] for at in share.intervals) - push_s
+    push_s = sum(pushed_s(share.stage_model, at)[0] for at in share.intervals)
+    pull_s = sum(share.stage_model.once_s(at)[0] for at in share.intervals) - push_s
     for where, spent_s, sent, received, paddings in (
         ("gradients", push_s, summed * rest, others * summed * own, (beside, others * padding)),
         ("parameters", pull_s, others * stored * own, stored * rest, (0, 0)),
@@ -185,23 +185,23 @@ def server_calls(share: RankShare) -> Iterator[PricedCall]:
 
 def tied_calls(share: RankShare) -> Iterator[PricedCall]:
     """Sums of gradients between the stages that read a parameter, after those over the data axis."""
-    loads, mesh = share.loads, share.plan.mesh
-    total = sum(map(loads.tied_bytes, share.intervals))
+    costs, mesh = share.stage_model, share.plan.mesh
+    total = sum(map(costs.tied_bytes, share.intervals))
     if mesh.size("pp") == 1 or not total:
         return
     groups: dict[tuple[int, ...], list[StoredParameter]] = defaultdict(list)
     for parameter in held(share):
         groups[tuple(sorted({stage % mesh.size("pp") for stage in parameter.stages}))].append(parameter)
-    spent_s, where = sum(map(loads.tied_s, share.intervals)), "gradients of tied weights"
+    spent_s, where = sum(map(costs.tied_s, share.intervals)), "gradients of tied weights"
     for ranks, parameters in groups.items():
         if len(ranks) > 1:
             span = span_of([rank * mesh.axis("pp").stride for rank in ranks])
-            shares = (loads.data.ways(summed_over_operators(share, p)) for p in parameters)
+            shares = (costs.data.ways(summed_over_operators(share, p)) for p in parameters)
             used = sum(
                 math.prod(p.local_shape) * DTYPE_BYTES[p.type.dtype] / ways
                 for p, ways in zip(parameters, shares, strict=True)
             )
-            size, padding = int(loads.data.prices.stored * used), padding_bytes(share, parameters)
+            size, padding = int(costs.data.prices.stored * used), padding_bytes(share, parameters)
             yield PricedCall(where, "all-reduce", span, size, 1, spent_s * size / total, parts=True, padding=padding)
 
 
@@ -211,7 +211,7 @@ def padding_bytes(share: RankShare, parameters: Iterable[StoredParameter], narro
 
     narrower  bytes of an element as it is sent, for each byte in which it is stored
     """
-    found, data = 0, share.loads.data
+    found, data = 0, share.stage_model.data
     for parameter in parameters:
         itemsize = round(DTYPE_BYTES[parameter.type.dtype] * share.prices.stored)
         step = max(1, ALIGNMENT_BYTES // itemsize)

@@ -79,13 +79,13 @@ class RankShare:
     rank: int = 0
 
     @property
-    def loads(self) -> StageModel:
+    def stage_model(self) -> StageModel:
         """On the devices that the rank is on."""
         return self.plan.found.stage_model.at(self.stages[0])
 
     @property
     def prices(self) -> Prices:
-        return self.loads.data.prices
+        return self.stage_model.data.prices
 
     @property
     def blocks(self) -> tuple[BlockCost, ...]:
@@ -95,7 +95,7 @@ class RankShare:
     @property
     def hosts(self) -> bool:
         """Whether activations lie in the host's memory in place of selective recomputation."""
-        return self.loads.data.offload == "activations"
+        return self.stage_model.data.offload == "activations"
 
     @property
     def runs(self) -> list[LoweredStage]:
@@ -110,7 +110,7 @@ class RankShare:
         """(block, whether it is recomputed in full, whether selectively or kept by the host) of each segment."""
         for stage in self.runs:
             at = (stage.first, stage.last)
-            full, part = self.loads.recomputed(at, stage.recompute, stage.selective + stage.hosted)
+            full, part = self.stage_model.recomputed(at, stage.recompute, stage.selective + stage.hosted)
             for place, segment in enumerate(self.plan.lowered.segments[slice(*at)]):
                 yield segment.block, bool(full[place]), bool(part[place])
 

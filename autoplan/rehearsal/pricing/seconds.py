@@ -53,7 +53,7 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
     own: dict[int, list[Launched]] = {number: [] for number in share.stages}
     copied = copied_s(share)
     for each in launched(trace, places_of(program, plan.lowered)):
-        if not (share.loads.data.sharded and each.call.name in (COPIED_IN, *copied)):
+        if not (share.stage_model.data.sharded and each.call.name in (COPIED_IN, *copied)):
             own[stage_of(share, each.call)].append(each)
     for number, calls in own.items():
         spread_over_stage(found, replace(share, stages=(number,)), calls, beside)
@@ -107,7 +107,7 @@ def slowed_calls(share: RankShare, number: int, phase: str, own: Mapping[int, Se
     """The calls beside which a stage's collectives once a step run: its own first forward, or last backward. Where
     stages wait for one another (``runtime.parallel.zero``, ``gradient_buckets``) the round of the stage that the rank
     runs before it, and none, while the rank waits, where there is no such stage."""
-    data, m, pp = share.loads.data, share.microbatches, share.plan.found.candidate.pp
+    data, m, pp = share.stage_model.data, share.microbatches, share.plan.found.candidate.pp
     first, last = 0, m - 1
     if data.piped and number and (data.sharded or len(share.stages) == 1):
         number, first, last = number - pp, min(pp, m) - 1, max(0, m - pp)
@@ -118,13 +118,13 @@ def slowed_calls(share: RankShare, number: int, phase: str, own: Mapping[int, Se
 def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
     """What the plan says that the operators of each block take in one step, collectives, what they leave exposed, and
     fully_shard's copies aside."""
-    loads, m, lowered = share.loads, share.microbatches, share.plan.lowered
-    chain, data = loads.chain, loads.data
+    costs, m, lowered = share.stage_model, share.microbatches, share.plan.lowered
+    chain, data = costs.chain, costs.data
     totals: dict[Pool, float] = defaultdict(float)
     for number, stage in zip(share.stages, share.runs, strict=True):
         at = (stage.first, stage.last)
-        full, part = loads.recomputed(at, stage.recompute, stage.selective + stage.hosted)
-        backward_s, _ = divided_backward(loads, first=number == 0)
+        full, part = costs.recomputed(at, stage.recompute, stage.selective + stage.hosted)
+        backward_s, _ = divided_backward(costs, first=number == 0)
         for place, segment in enumerate(range(*at)):
             block = lowered.segments[segment].block
             price = share.blocks[block]
@@ -192,12 +192,12 @@ def beside_collectives(trace: RankTrace, seconds: Sequence[float]) -> set[int]:
 def slowed_once(share: RankShare) -> Mapping[str, float]:
     """What the data axis' collectives once a step cost the compute beside which they run: gathers under the first
     forward, sums of gradients under the last backward."""
-    loads, data = share.loads, share.loads.data
-    hidden_s = sum(loads.once_s(at)[1] for at in share.intervals)
+    costs, data = share.stage_model, share.stage_model.data
+    hidden_s = sum(costs.once_s(at)[1] for at in share.intervals)
     ahead_s = 0.0
     if data.shared and 0 < data.zero < 3:
         ahead_s = sum(
-            data.sharded_once_s(loads.unit_bytes(at), loads.forward_s(at), 0.0, loads.chain.opening(at))[0][1]
+            data.sharded_once_s(costs.unit_bytes(at), costs.forward_s(at), 0.0, costs.chain.opening(at))[0][1]
             for at in share.intervals
         )
     return {FORWARD: slowed_s(share, ahead_s), BACKWARD: slowed_s(share, hidden_s - ahead_s)}
@@ -219,12 +219,12 @@ def open_s(share: RankShare, price: BlockCost, *, backward: bool) -> float:
 
 def copied_once_s(share: RankShare) -> tuple[float, float]:
     """Of these copies fully_shard's: of what is gathered, of what is scattered."""
-    return share.loads.data.sharded_copies_once_s(sum(map(share.loads.parameter_bytes, share.intervals)))
+    return share.stage_model.data.sharded_copies_once_s(sum(map(share.stage_model.parameter_bytes, share.intervals)))
 
 
 def copied_s(share: RankShare) -> Mapping[str, float]:
     """Seconds of fully_shard's copies in a step by its operator: those once a step, and in each microbatch."""
-    data, chain = share.loads.data, share.loads.chain
+    data, chain = share.stage_model.data, share.stage_model.chain
     gathered_s, scattered_s = copied_once_s(share)
     for segment in (n for at in share.intervals for n in range(*at)):
         size = float(chain.parameters[segment])
@@ -238,15 +238,15 @@ def copied_s(share: RankShare) -> Mapping[str, float]:
 
 def update_s(share: RankShare) -> float:
     """Of the optimizer on a rank, and of the copies beside the collectives once a step."""
-    return sum(share.loads.once_s(at)[3] for at in share.intervals)
+    return sum(share.stage_model.once_s(at)[3] for at in share.intervals)
 
 
 def met_s(share: RankShare) -> float:
     """Of replicas that meet their neighbours after each update, or pull from servers."""
-    loads, data = share.loads, share.loads.data
+    costs, data = share.stage_model, share.stage_model.data
     meets = (data.neighbours > 0 and data.local_steps == 1) or data.servers > 0
-    before_s = sum(pushed_s(loads, at)[0] for at in share.intervals) if data.servers else 0.0
-    return sum(loads.once_s(at)[0] for at in share.intervals) - before_s if meets else 0.0
+    before_s = sum(pushed_s(costs, at)[0] for at in share.intervals) if data.servers else 0.0
+    return sum(costs.once_s(at)[0] for at in share.intervals) - before_s if meets else 0.0
 
 
 def spread(found: list[float], total_s: float, calls: Sequence[Call], weights: Sequence[float]) -> None:

@@ -12,7 +12,7 @@ from autoplan.errors import NoRuleError, RuleError
 from autoplan.ir.graph import Argument, DType
 from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.rules.check.case import Case, Sample
-from autoplan.rules.check.counterexamples import Fault, compared, fault_of, found_differences
+from autoplan.rules.check.counterexamples import Counterexample, compared, counterexample, found_differences
 from autoplan.rules.check.differ import Difference
 from autoplan.rules.check.keeps import keeping_note
 from autoplan.rules.check.report import Row, RuleReport, states_text
@@ -136,19 +136,19 @@ def mesh_of(sizes: Sequence[int]) -> Mesh:
 def proved(case: Case, mesh: Mesh, tolerance: float) -> list[tuple[Strategy, list[Difference]]]:
     """Every strategy with its differences, none above the tolerance. RuleError where one is wrong."""
     chosen = distinct(case.strategies(mesh), mesh)
-    faults: list[Fault] = []
+    wrong: list[Counterexample] = []
     right = []
     for strategy, found in run_all(case, chosen, mesh):
-        fault = fault_of(case, strategy, mesh, found, tolerance)
-        if fault is not None:
-            faults.append(fault)
+        one = counterexample(case, strategy, mesh, found, tolerance)
+        if one is not None:
+            wrong.append(one)
         elif not isinstance(found, str):
             right.append((strategy, found))
-    if faults:
-        more = f", and {len(faults) - 1} further strategies of this mesh are wrong" if len(faults) > 1 else ""
-        others = [fault.remedy for fault in faults if fault.remedy != faults[0].remedy]
-        remedies = "; ".join(dict.fromkeys([faults[0].remedy, *others[:3]]))
-        raise RuleError(f"the rule of {case.node.op}, {case.rule.spec!r}", f"{faults[0]}{more}", remedies)
+    if wrong:
+        more = f", and {len(wrong) - 1} further strategies of this mesh are wrong" if len(wrong) > 1 else ""
+        others = [one.remedy for one in wrong if one.remedy != wrong[0].remedy]
+        remedies = "; ".join(dict.fromkeys([wrong[0].remedy, *others[:3]]))
+        raise RuleError(f"the rule of {case.node.op}, {case.rule.spec!r}", f"{wrong[0]}{more}", remedies)
     return right
 
 

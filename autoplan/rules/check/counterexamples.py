@@ -16,7 +16,7 @@ from autoplan.rules.strategies import Strategy
 
 
 @dataclass(frozen=True)
-class Fault:
+class Counterexample:
     """One strategy under which the parts don't make the whole.
 
     what    "the value differs by 3.1e-01 from one device"
@@ -63,18 +63,19 @@ def compared(
     return list(differences(case, strategy, mesh, outcomes, whole))
 
 
-def fault_of(
+def counterexample(
     case: Case, strategy: Strategy, mesh: Mesh, found: list[Difference] | str, tolerance: float
-) -> Fault | None:
+) -> Counterexample | None:
     """What is wrong, None where nothing is."""
     if isinstance(found, str):
-        return Fault(strategy, mesh, found, remedy(case.rule, strategy, "run"))
+        return Counterexample(strategy, mesh, found, remedy(case.rule, strategy, "run"))
     wrong = [d for d in found if not d.error <= tolerance]
     if not wrong:
         return None
     first = wrong[0]
     what = f"{first} differs by {first.error:.1e} from one device"
-    return Fault(strategy, mesh, what, remedy(case.rule, strategy, first.what, reductions(case, strategy, mesh)))
+    told = remedy(case.rule, strategy, first.what, reductions(case, strategy, mesh))
+    return Counterexample(strategy, mesh, what, told)
 
 
 def remedy(rule: Rule, strategy: Strategy, what: str, fitting: str = "") -> str:

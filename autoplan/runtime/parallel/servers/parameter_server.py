@@ -109,7 +109,7 @@ class Servers:
         self.deliveries = Deliveries(self.group, self.backups, tell) if self.backups else None
         self.owners = spec.owners
         self.held = [h for h in held if h.stored.trainable]
-        self.rounds = list(in_rounds(self.held, self.owners))
+        self.rounds = list(pull_rounds(self.held, self.owners))
         self.flying = deque[Pull]()
 
     @torch.no_grad()
@@ -184,7 +184,7 @@ def sent(messages: Sequence[tuple[Callable, Tensor, int]], group: ProcessGroup) 
     return dist.batch_isend_irecv(operations) if operations else []
 
 
-def in_rounds(
+def pull_rounds(
     held: Sequence[ShardedParameter], owners: Mapping[str, int]
 ) -> Iterator[list[list[ShardedParameter]]]:
     """The buckets in which values are pulled, one of each server that has any left; the same on all ranks."""
