@@ -27,6 +27,7 @@ from tests.support.rule_proof import (
     verify,
 )
 from tests.support.rule_samples import s, x
+from tests.support.sampling import slow
 from tests.support.simulate import Case
 
 EMITTED_ALONE = {"attention_with_dropout", "attention_by_rank", "dropout_by_rank", "send_tokens"}
@@ -67,14 +68,9 @@ def check_constant_operands(case: Case) -> None:
         verify(variant, alone(variant, PAIR), PAIR)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.rule.extra], ids=lambda case: str(case.sample))
-def test_constant_operands_of_functions_of_our_own(case: Case) -> None:
-    check_constant_operands(case)
-
-
-@pytest.mark.slow
-@each_case
+@pytest.mark.parametrize("case", [c if c.rule.extra else slow(c) for c in CASES], ids=lambda case: str(case.sample))
 def test_constant_operands(case: Case) -> None:
+    """Quick of rules that have functions of their own."""
     check_constant_operands(case)
 
 
