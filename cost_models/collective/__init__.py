@@ -1,4 +1,11 @@
-"""What collectives cost: their time over a group's links by size, where axes share links, and beside compute."""
+"""What collectives cost: their time over a group's links by size, where axes share links, and beside compute.
+
+Modules, each importing only those before it:
+
+    spans    the levels of links that a group spans
+    seconds  a collective's time over them
+    overlap  collectives beside compute: what stays exposed, and what they cost the compute
+"""
 
 from cost_models.collective.overlap import Overlap, hidden_seconds, overlapped
 from cost_models.collective.seconds import (

@@ -1,4 +1,18 @@
-"""What there is to run on: a device's figures, the links between devices, and the levels they form."""
+"""What there is to run on: a device's figures, the links between devices, and the levels they form.
+
+Modules, each importing only those before it:
+
+    schema        which keys a profile and a fabric may have
+    accuracy      how far published steps were from predicted ones on a device
+    host          the host's memory behind a device, and the link there
+    device        one device's figures
+    mixed         several kinds of device as one
+    link          what a device has of a network
+    topology      devices on nested levels, and the links that a group spans
+    interconnect  the usual links of a device's machine
+    profile       profiles by name or path
+    catalog       every figure of a profile with its source
+"""
 
 from cost_models.hardware.accuracy import UNVALIDATED
 from cost_models.hardware.catalog import Sourced, figures_of

@@ -1,7 +1,11 @@
 """Bytes that a training step holds on one device: model states, activations in flight, transients.
 
-``states`` and ``optimizers`` are what is kept from step to step, ``activations`` what a microbatch saves (``pipeline``
-says how many are in flight), ``transients`` what lives for a moment.
+How many activations are in flight, `pipeline` says. Modules, each importing only those before it:
+
+    optimizers   what an optimizer keeps of each parameter
+    states       parameters, gradients, master copies and optimizer state under a precision and a ZeRO level
+    activations  what a microbatch saves for its backward
+    transients   what lives for a moment: logits, gathered parameters, buffers of collectives
 """
 
 from cost_models.memory.activations import (

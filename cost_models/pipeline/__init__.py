@@ -1,8 +1,16 @@
 """A pipeline schedule: the order of its actions, its timeline, its bubble, what it holds.
 
-``schedule`` is the vocabulary and where a new one begins, ``order`` who does what after what, ``timeline`` the exact
-time of that, ``flow`` the same much faster for GPipe and 1F1B, ``critical`` the longest path through it,
-``closed_form`` the time and the bubble as formulas, ``gantt`` a drawing.
+A new schedule begins in `schedule`. Modules, each importing only those before it:
+
+    schedule     the schedules: which rank has which stage, which microbatch counts they run, what they hold
+    order        each rank's actions in order, as exported programs run them
+    times        seconds of each stage's forward and backward, and of each message
+    closed_form  a step's time and its bubble as formulas
+    flow         the timelines of GPipe and 1F1B by array operations, which is much faster
+    timeline     the exact timeline of any schedule, by running its actions
+    critical     the longest path through a schedule
+    shared       the timeline where stages share processors
+    gantt        a timeline as text
 """
 
 from cost_models.pipeline.closed_form import bottleneck_seconds, bubble_fraction, step_seconds

@@ -8,6 +8,10 @@ percent more of each is worth) and ``compare`` and ``fastest`` (where one recipe
     cluster = with_bandwidth(topology, 1, speed)
     zero = step_seconds(replace(model, sequence=sequence), Recipe(data=32, zero=3), cluster, closed_form=True).seconds
     sensitivities(zero, {sequence: 4096, speed: 1})
+
+Order: `expression` (read, compiled, made smooth), `slope` (slopes and elasticities), `crossing` (where one recipe
+overtakes another), `formulas` (the cost functions' own), `examples` (a worked one), `document`
+(docs/appendix/prices.md).
 """
 
 from cost_models.sensitivity.crossing import Comparison, Span, compare, crossings, fastest

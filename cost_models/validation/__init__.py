@@ -1,5 +1,20 @@
 """Published measurements against what the cost models predict, by one command: python -m cost_models.validation.
 
-``case`` has the dataclasses, ``tables`` reads the files, ``metrics`` counts the errors, ``fitting`` finds a device's
-figures on one half of the rows, ``report`` prints and writes the document.
+Modules, each importing only those before it:
+
+    case         one measurement as a question to the cost models
+    metrics      errors of predictions
+    halves       which rows may be fitted on, and which are reported
+    result       what one table came to
+    predict      what the closed forms say of a case
+    own          a table of the user's own
+    tables       the published tables of steps and layers
+    memory       the published tables of bytes
+    collectives  published times of collectives
+    kernels      published times of single kernels
+    published    all results
+    fitting      a device's figures, fitted to one half of the rows
+    report       results as text
+    plot         results as a picture
+    document     docs/appendix/accuracy.md
 """

@@ -29,7 +29,7 @@ from cost_models.compute import (
 )
 from cost_models.hardware import Device, load_device
 from cost_models.validation.case import Row, Unusable, rows_of
-from cost_models.validation.fitting.halves import split
+from cost_models.validation.halves import split
 from cost_models.validation.metrics import Point
 from cost_models.validation.result import TableResult, results_of
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cost_models.validation.fitting.halves import split
+from cost_models.validation.halves import split
 from cost_models.validation.metrics import Errors, Point, errors_of
 
 

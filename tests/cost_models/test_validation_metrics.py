@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.validation.fitting.halves import split
+from cost_models.validation.halves import split
 from cost_models.validation.metrics import Point, errors_of, spearman
 from cost_models.validation.result import results_of
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cost_models.validation.case import Case
-from cost_models.validation.fitting.halves import split
 from cost_models.validation.fitting.steps import fit, with_figures
+from cost_models.validation.halves import split
 from cost_models.validation.metrics import Errors, errors_of
 from cost_models.validation.predict import point_of
 from cost_models.validation.published import cases_on

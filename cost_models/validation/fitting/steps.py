@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 
 from cost_models.hardware import Level, Topology
 from cost_models.validation.case import Case
-from cost_models.validation.fitting.halves import split
+from cost_models.validation.halves import split
 from cost_models.validation.metrics import Errors, errors_of
 from cost_models.validation.predict import point_of, predicted_s
 

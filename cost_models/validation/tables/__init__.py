@@ -1,4 +1,14 @@
-"""The published tables that hold times of steps and layers: which file each is, and what its reader assumes."""
+"""The published tables that hold times of steps and layers: which file each is, and what its reader assumes.
+
+Modules, each importing only those before it:
+
+    megatron       Megatron-LM until 2022, and Megatron-DeepSpeed
+    megatron_core  Megatron-LM's continuous integration since 2024
+    sc21           Narayanan et al., SC21
+    fsdp           decoders under data parallelism alone: MPT, FlashAttention's GPT
+    torchtitan     Llama 3 on H100s
+    alpa           Alpa's GPT on V100s
+"""
 
 from cost_models.validation.tables.alpa import ALPA
 from cost_models.validation.tables.fsdp import FLASH_ATTENTION, MPT

@@ -11,7 +11,7 @@ from autoplan.cluster import ClusterSpec
 from cost_models.errors import ProfileError
 from cost_models.transformer.memory import reserved_bytes, stages_bytes
 from cost_models.validation.case import Case, Row, Table, Unusable, read_table, rows_of
-from cost_models.validation.fitting.halves import split
+from cost_models.validation.halves import split
 from cost_models.validation.memory.megatron import setup
 from cost_models.validation.memory.torchtitan import torchtitan_case
 from cost_models.validation.predict import predicted_s
