@@ -64,8 +64,10 @@ def judge(shape: tuple[int, ...], mesh: Mesh, pairs: Iterable[Pair], carries: bo
     return received
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("mesh", [LINE, GRID, ODD, SQUARE], ids=str)
+SPLITS = list(itertools.product((LINE, GRID, ODD, SQUARE), (1, 2, 3)))
+
+
+@pytest.mark.parametrize(("mesh", "rank"), sampled(SPLITS, [case for case in SPLITS if case != (GRID, 3)]), ids=str)
 def test_every_pair_of_splits(mesh, rank):
     """Of what carries a gradient, too: its backward is another exchange."""
     for carries in (False, True):
@@ -152,7 +154,7 @@ def test_sizes_that_do_not_divide(mesh, shape):
         judge(shape, mesh, pairs_of(layouts, most), carries)
 
 
-@pytest.mark.parametrize("shape", [(17, 5), slow(((6, 10),)), (5,)], ids=str)
+@pytest.mark.parametrize("shape", [(17, 5), slow(((6, 10),)), slow(((5,),))], ids=str)
 def test_prime_factors_where_sizes_do_not_divide(shape):
     """17 rows over x of 4 are 5, 5, 5, 2, over its factors 9 and 8 and then 5, 4, 4, 4: not the same layout."""
     for states, carries, most in (((R,), False, 150), (CARRIED, True, 60)):
