@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+from contextlib import redirect_stderr
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, lr_scheduler
+from torch.optim import SGD, Optimizer, lr_scheduler
 
+import autoplan
 from autoplan.cli.typed_words import training
 from autoplan.errors import LaunchError, ParallelismError
 from autoplan.ir.codec import decode, encode
@@ -20,6 +24,8 @@ from autoplan.runtime.elastic.scaled_batch import check_rate
 from autoplan.runtime.optim.lr_scheduler import NOT_DATA, LearningRates, check_schedule, scheduler_class
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.updates import Updates
+from tests.support.forked import in_fork
+from tests.support.planning import parallelize_alone
 
 CLASSES = {
     "StepLR": {"step_size": 3, "gamma": 0.5},
@@ -210,3 +216,31 @@ def test_what_is_no_schedule_is_refused(given: object, said: str) -> None:
     with pytest.raises(ParallelismError) as error:
         check_schedule(Training(lr_schedule=given))  # type: ignore[arg-type]
     assert str(error.value).startswith(said)
+
+
+@in_fork
+def test_a_scheduler_made_in_the_loop_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """Without a word: what it has moved is none of the plan's."""
+    batch, how = (torch.randn(4, 4), torch.randn(4, 4)), Training(learning_rate=0.1)
+    plan = parallelize_alone(nn.Linear(4, 4), "1x1 cpu", batch, loss_fn=nn.functional.mse_loss, training=how)
+    folder, rates, told = plan.export(tmp_path / "plan"), [], io.StringIO()
+    for begun in range(2):
+        with autoplan.load(folder).program() as program, redirect_stderr(told):
+            scheduler = lr_scheduler.OneCycleLR(program.optimizer, max_lr=0.5, total_steps=6)
+            if not begun:
+                program.init_weights()
+            else:
+                scheduler.load_state_dict(program.load_checkpoint(tmp_path / "saved")["scheduler"])
+            for _ in range(3 - begun):
+                rates.append([scheduler.get_last_lr()[0], *settings_of(program.optimizer)])
+                program.step(batch)
+                program.optimizer.step()
+                scheduler.step()
+                if program.steps == 1:
+                    program.save_checkpoint(tmp_path / "saved", extra={"scheduler": scheduler.state_dict()})
+    assert rates[3:] == rates[1:3] and rates[0] != rates[1]
+    assert "its own" not in told.getvalue()
+
+
+def settings_of(made: Optimizer) -> list[tuple[float, float]]:
+    return [(group["lr"], group["betas"][0]) for group in made.param_groups]

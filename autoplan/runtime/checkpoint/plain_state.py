@@ -20,6 +20,8 @@ from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.elastic.stderr_messages import note
 
+MOVED = ("lr", "betas", "momentum")  # by schedulers of torch's
+
 
 def taken_plain_parts(snapshot: Snapshot, state: CheckpointState, source: Path) -> list[Options]:
     """Takes up the scaler's and the schedule's state; the options of this rank's groups, which the caller takes up.
@@ -73,7 +75,9 @@ def tell_changes(
     if here != was:
         note(f"{source}: its schedule is {schedule_text(was)}, the plan's {schedule_text(here)}, which is kept")
     for group, taken, now in zip(before, options, snapshot.optimizer.param_groups, strict=True):
-        told = {name: value for name, value in taken.items() if name != "lr" or schedule is None}
+        own = "initial_lr" in now and schedule is None  # a scheduler of torch's, made in the loop, moves them
+        moved = MOVED if own else ("lr",) if schedule is not None else ()
+        told = {name: value for name, value in taken.items() if name not in moved}
         if text := changes(group, told):
             note(f"{source}: goes on with its own {text}")
         rate, scheduled = float(taken.get("lr", now["lr"])), float(now["lr"])  # type: ignore[arg-type]
