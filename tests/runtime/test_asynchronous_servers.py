@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from autoplan.errors import InputsError
 from autoplan.lr_schedule import LRSchedule
 from autoplan.options import Training
 from autoplan.runtime.optim.asynchronous.arrivals import Arrival, in_turn
@@ -198,6 +199,22 @@ def test_workers_that_push_in_turn(pool: RankPool) -> None:
 def test_what_is_pinned_says_who_is_next(pool: RankPool) -> None:
     with pytest.raises(RankError, match="it says nothing of update 9"):
         pool.run(train, 1, 1, "adamw", 1, -1, {0: in_turn(WORKERS, 2), 1: [], 2: [], 3: []})
+
+
+def update_twice(rank: int, world: int) -> str:
+    program = Program(spec_of(2, 1), tiny.program())
+    program.load_weights(tiny.reference().state_dict())
+    program.step(next(iter(tiny.batches(1))))
+    program.optimizer.step()
+    with pytest.raises(InputsError) as told:
+        program.optimizer.step()
+    program.close()
+    return str(told.value)
+
+
+def test_gradients_are_applied_once(pool: RankPool) -> None:
+    """They are gone: a second update would count a step and do nothing."""
+    assert all("have gone to the servers" in said for said in pool.run(update_twice))
 
 
 def test_goes_on_from_a_checkpoint(pool: RankPool, tmp_path: Path) -> None:

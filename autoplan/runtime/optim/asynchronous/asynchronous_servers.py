@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from autoplan.errors import LaunchError
+from autoplan.errors import InputsError, LaunchError
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.asynchronous.arrivals import Arrival
 from autoplan.runtime.optim.asynchronous.arriving_shard import Shard
@@ -65,7 +65,7 @@ class AsynchronousServers:
         mine = self.shards.get(self.rank)
         self.shard = Shard(spec, mine, self.workers) if mine else None
         self.coming: list[tuple[int, dist.Work]] = []
-        self.waiting = self.moved = False
+        self.waiting = self.moved = self.used = False
         others = [rank for rank in range(self.workers) if rank != self.rank] if mine else []
         self.threads = [threading.Thread(target=self.serve, args=(rank, numbers), daemon=True) for rank in others]
         for thread in self.threads:
@@ -127,11 +127,15 @@ class AsynchronousServers:
     def before_step(self) -> None:
         """A step is about to compute: with what its servers let this worker go on with."""
         self.come()
+        self.used = False
 
     def before_update(self) -> None:
         """The optimizer's step is here: gradients go to their servers, and none are left."""
         gradients = {h.name: h.gradient for each in self.shards.values() for h in each}
         if all(gradient is None for gradient in gradients.values()):
+            if self.used:
+                cause = "the gradients of the last step have gone to the servers, and nothing would be updated"
+                raise InputsError("program.optimizer.step()", cause, "call program.step(batch) before it")
             return  # no step has been taken, or it broke off, which the caller is told
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         sent = []
@@ -144,7 +148,7 @@ class AsynchronousServers:
         self.ask()
         for each in (h for shard in self.shards.values() for h in shard):
             each.parameter.grad = each.updated.grad = None
-        self.waiting = self.moved = True
+        self.waiting = self.moved = self.used = True
 
     def updated(self) -> None:
         """After the optimizer's step, which found nothing."""
