@@ -28,6 +28,7 @@ from autoplan.trace.checks.trained import check_strange, check_trained, sparse_n
 from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.expert_loops.without_tokens import check_without_tokens
 from autoplan.trace.modules import aliases_of, tree_of
+from autoplan.trace.passes.assigned_parts import joined_once
 from autoplan.trace.passes.clean import split_projections, split_weights, used, without_detaching, without_duplicates
 from autoplan.trace.passes.recurrence import rolled
 from autoplan.trace.passes.views import short_views
@@ -166,7 +167,8 @@ def in_sequence(converted: Converted) -> list[Node]:
 def flatten(model: nn.Module, converted: Converted) -> Flat:
     """Runs the clean-up passes."""
     builder, parameters = converted.builder, parameters_of(model, converted)
-    nodes, output = rolled(builder, builder.nodes.values(), converted.output)
+    nodes = joined_once(builder, builder.nodes.values(), converted.output)
+    nodes, output = rolled(builder, nodes, converted.output)
     nodes, output = short_views(builder, nodes, output)
     nodes = used(nodes, output)
     nodes, parameters = split_projections(builder, nodes, parameters)

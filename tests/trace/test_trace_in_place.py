@@ -133,6 +133,49 @@ def test_what_is_assigned_part_by_part_is_joined_once() -> None:
     torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), module(x))
 
 
+def rows_of_zeros(h: Tensor) -> Tensor:
+    """As the gated delta rule of Qwen3-Next puts its chunks together."""
+    found, state = torch.zeros_like(h), h[:, 0] * 0
+    for at in range(WIDTH):
+        state = torch.tanh(state + h[:, at])
+        found[:, at] = state
+    return found
+
+
+def rows_from_behind(h: Tensor) -> Tensor:
+    found, state = torch.ones_like(h), h[:, 0] * 0
+    for at in reversed(range(1, WIDTH)):
+        state = torch.tanh(state + h[:, at])
+        found[:, at] = state
+    return found
+
+
+@pytest.mark.parametrize(("loop", "parts"), [(rows_of_zeros, WIDTH), (rows_from_behind, WIDTH)])
+def test_what_a_loop_assigns_is_joined_once(loop: Callable[[Tensor], Tensor], parts: int) -> None:
+    """Qwen3-Next's loop over 64 chunks joined 63 tensors of all chunks, and read 62 of zeros, counted as 2 GB in each
+    layer and row."""
+    module, x = Changing(loop), torch.randn(4, WIDTH)
+    model = trace(module, (x,), training=True)
+    nodes = (*model.constants, *(node for block in model.blocks for node in block.nodes))
+    (joined,) = (node for node in nodes if node.op == "aten.cat.default")
+    assert len(joined.operands) == parts
+    torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), module(x))
+
+
+def test_what_is_read_between_is_kept() -> None:
+    """A part that is read before the next is assigned is that of the tensor as it was then."""
+
+    def loop(h: Tensor) -> Tensor:
+        found = torch.zeros_like(h)
+        for at in range(WIDTH):
+            found[:, at] = h[:, at] + found[:, :at].sum(1)
+        return found
+
+    module, x = Changing(loop), torch.randn(4, WIDTH)
+    model = trace(module, (x,), training=True)
+    torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), module(x))
+
+
 def test_a_buffer_put_in_the_place_of_another() -> None:
     module, x = Exchanged(), torch.randn(4, WIDTH)
     model = trace(module, (x,), training=True)

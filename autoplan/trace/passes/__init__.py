@@ -10,6 +10,7 @@ Modules, each importing only those before it:
     recurrence       loops over a sequence as one operator
     views            chains of views, shortened
     clean            unused nodes, duplicates, fused projections
+    assigned_parts   what a loop assigns part by part, joined once
     stacked_weights  weights that each expert has by itself as one parameter
     precision        mixed precision, float64
 """
