@@ -13,12 +13,15 @@ import pytest
 import torch
 
 from autoplan.errors import WeightsError
+from autoplan.export.folder import write_folder
+from autoplan.options import Parallelism
 from tests.kill import case as kill
 from tests.kill import elastic
 from tests.kill import training as run
 from tests.kill.training import Kill, Training
 from tests.support import saved, zoo
 from tests.support.checkpoints import make
+from tests.support.planning import parallelize_alone
 
 
 @pytest.mark.slow
@@ -48,6 +51,29 @@ def test_a_batch_scaled_to_the_ranks_takes_each_sample_once(tmp_path: Path) -> N
     rows = elastic.rows_of(found.samples)
     assert found.losses.keys() == set(range(1, 19)) and rows[0] == rows[-1] == 24 and set(rows) == {24, 18}
     assert elastic.worst(found, elastic.one_device(folder, module, found.samples)) < elastic.WITHIN
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    """Under torchrun: of a central server that applies gradients as they arrive. Every parameter has in the end as many
+    updates as four workers' steps, those after the last checkpoint taken anew."""
+    asked = Parallelism(dp=4, tp=1, pp=1, zero=0, servers=1, ahead=2)
+    module = zoo.gpt2()
+    plan = parallelize_alone(module, "1x4 cpu", zoo.batch_of("gpt2"), parallelism=asked)
+    training = Training(write_folder(plan.record, tmp_path / "plan", "servers", {}, plan.module), tmp_path, 18, 3)
+    try:
+        training.start(restarts=2)
+        for steps in (5, 11):
+            assert training.wait(lambda steps=steps: len(training.written()) >= steps)
+            workers = training.workers()
+            run.os.kill(workers[0], signal.SIGKILL)
+            training.seen |= set(workers.values())
+        assert training.end() == 0, (tmp_path / "said.txt").read_text()
+    finally:
+        training.abandon()
+    assert [line["step"] for line in training.written()] == list(range(1, 19))
+    updates = {key: value for key, value in saved.tensors(training.final).items() if key.endswith("/step")}
+    assert updates and all(int(value) == 4 * 18 for value in updates.values()), updates
 
 
 def test_a_difference_of_one_bit_is_seen(tmp_path: Path) -> None:

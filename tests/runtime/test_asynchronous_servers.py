@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -223,13 +222,46 @@ def test_goes_on_from_a_checkpoint(pool: RankPool, tmp_path: Path) -> None:
     assert_equal(results, 2, "unbounded", "adamw")
 
 
-def alone(rank: int, folder: str, dies: int) -> None:
+def until_it_dies(rank: int, world: int, folder: str) -> Found:
+    """Rank 0, a server, is killed two steps after a checkpoint."""
+    program = Program(spec_of(2, 1), tiny.program())
+    program.load_weights(tiny.reference().state_dict())
+    of(program).record()
+    for step, batch in enumerate(tiny.batches(STEPS), start=1):
+        if (rank, step) == (0, 5):
+            os.kill(os.getpid(), signal.SIGKILL)
+        program.step(batch)
+        program.optimizer.step()
+        if step == 2:
+            program.save_checkpoint(f"{folder}/step-00000002")
+            torch.save(of(program).recorded, f"{folder}/{rank}.order")
+    raise AssertionError("its servers are all there")
+
+
+def from_its_checkpoint(rank: int, world: int, folder: str) -> Found:
+    program = Program(spec_of(2, 1), tiny.program())
+    found = program.latest_checkpoint(folder)
+    assert found is not None
+    program.load_checkpoint(found)
+    of(program).record()
+    losses = []
+    for batch in list(tiny.batches(STEPS))[program.steps :]:
+        losses.append(program.step(batch).item())
+        program.optimizer.step()
+    parameters = dict(program.full_state_dict())
+    before = torch.load(f"{folder}/{rank}.order", weights_only=False)
+    after = [replace_read(one, len(before)) for one in of(program).recorded or []]
+    program.close()
+    return Found(losses, [*before, *after], parameters)
+
+
+def alone(rank: int, folder: str, job: Callable[..., Found], *given: object) -> None:
     """One process of four whose group no pool ends when one of them dies."""
-    store = dist.FileStore(f"{folder}/store", WORKERS)
+    store = dist.FileStore(f"{folder}/store-of-{job.__name__}", WORKERS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS, timeout=timedelta(seconds=20))
     with open(f"{folder}/{rank}.log", "w") as told, redirect_stderr(told):
         try:
-            torch.save(train(rank, WORKERS, 1, 1, dies=dies), f"{folder}/{rank}.part")
+            torch.save(job(rank, WORKERS, *given), f"{folder}/{rank}.part")
         except Exception as error:
             told.write(f"{type(error).__name__}: {error}")
         else:
@@ -237,10 +269,10 @@ def alone(rank: int, folder: str, dies: int) -> None:
     os._exit(0)  # the groups' ends wait for whoever is gone
 
 
-def with_a_death(folder: Path, dies: int) -> dict[int, Found]:
+def in_processes(folder: Path, job: Callable[..., Found], *given: object) -> dict[int, Found]:
     """What those who came to the end found."""
     context = get_context("fork" if can_fork() else "spawn")
-    ranks = [context.Process(target=partial(alone, rank, str(folder), dies)) for rank in range(WORKERS)]
+    ranks = [context.Process(target=alone, args=(rank, str(folder), job, *given)) for rank in range(WORKERS)]
     for process in ranks:
         process.start()
     for process in ranks:
@@ -252,7 +284,7 @@ def with_a_death(folder: Path, dies: int) -> dict[int, Found]:
 
 def test_a_server_goes_on_serving_without_a_worker_that_died(tmp_path: Path) -> None:
     """Nobody waits for it, though a worker is to be one step ahead at most."""
-    found = with_a_death(tmp_path, dies=3)
+    found = in_processes(tmp_path, train, 1, 1, "adamw", 1, -1, None, "", 0, 3)
     logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(WORKERS)]
     assert found.keys() == {0, 1, 2}, logs
     assert sum(text.count("worker 3 is gone") for text in logs) == 1
@@ -265,8 +297,16 @@ def test_a_server_goes_on_serving_without_a_worker_that_died(tmp_path: Path) -> 
             assert float((torch.cat(pieces) - value).norm()) <= 1e-11 * float(value.norm()), name
 
 
-def test_without_its_server_no_worker_goes_on(tmp_path: Path) -> None:
-    """They end with an error; a new start takes the last checkpoint up."""
-    found = with_a_death(tmp_path, dies=0)
+def test_a_server_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """Without it the others end with an error; started anew, all together are the run of its two records."""
+    found = in_processes(tmp_path, until_it_dies, str(tmp_path))
     logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(1, WORKERS)]
-    assert not found and all("Error" in text for text in logs), logs
+    assert not found and all("Error" in text and "its servers are" not in text for text in logs), logs
+    again = in_processes(tmp_path, from_its_checkpoint, str(tmp_path))
+    assert again.keys() == set(range(WORKERS))
+    orders = orders_of([again[rank] for rank in range(WORKERS)])
+    assert [len(order) for order in orders.values()] == [WORKERS * STEPS] * 2
+    wanted = replayed(2, 1, orders, "adamw", told=3)
+    assert again[3].losses == pytest.approx(wanted.losses[2:], rel=1e-11)
+    for name, value in wanted.parameters.items():
+        assert float((again[0].parameters[name] - value).norm()) <= 1e-11 * float(value.norm()), name
