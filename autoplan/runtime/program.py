@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -72,8 +71,8 @@ class Program(RankModel):
         told = self.sums.unless_diverged, loss_from_all(spec.lowered)
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device, lambda: self.saver.last, *told)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
-        arrived = partial(publish, self.held)
-        self.servers = servers_of(spec, self.held, self.axes, self.optimizer, arrived, timeout_s, note)
+        given = self.held, self.axes, self.optimizer, lambda: publish(self.held)
+        self.servers = servers_of(spec, *given, timeout_s, note)
         self.backups = self.sums.backups = self.servers.backups if self.servers else None
         older = spec.parallelism.staleness  # kept before an update, once what is on its way has come
         self.versions = OlderVersions(self.held, self.optimizer, older) if older else None
@@ -311,6 +310,8 @@ class Program(RankModel):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self.updates.forget()  # the error that is on its way is the one to tell
+            if self.servers:
+                self.servers.give_up(error)
             if self.continuous:
                 self.continuous.begin()  # others may not come to drain the pipeline
         super().__exit__(kind, error, traceback)

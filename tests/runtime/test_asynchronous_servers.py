@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing import get_context
@@ -28,6 +30,7 @@ from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.verify.compare import Run
 from autoplan.verify.local_ranks import RankError, RankPool, can_fork
 from autoplan.verify.one_process.applied_arrivals import Batch, Orders, replay
+from tests.bench.live.clusters import ROOT
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import replica_rows
 from tests.support.asynchronous_trainings import ADAMW, MOMENTUM, mean_loss
@@ -255,7 +258,7 @@ def from_its_checkpoint(rank: int, world: int, folder: str) -> Found:
     return Found(losses, [*before, *after], parameters)
 
 
-def alone(rank: int, folder: str, job: Callable[..., Found], *given: object) -> None:
+def alone(rank: int, folder: str, job: Callable[..., Found | None], *given: object) -> None:
     """One process of four whose group no pool ends when one of them dies."""
     store = dist.FileStore(f"{folder}/store-of-{job.__name__}", WORKERS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS, timeout=timedelta(seconds=20))
@@ -269,7 +272,7 @@ def alone(rank: int, folder: str, job: Callable[..., Found], *given: object) -> 
     os._exit(0)  # the groups' ends wait for whoever is gone
 
 
-def in_processes(folder: Path, job: Callable[..., Found], *given: object) -> dict[int, Found]:
+def in_processes(folder: Path, job: Callable[..., Found | None], *given: object) -> dict[int, Found]:
     """What those who came to the end found."""
     context = get_context("fork" if can_fork() else "spawn")
     ranks = [context.Process(target=alone, args=(rank, str(folder), job, *given)) for rank in range(WORKERS)]
@@ -310,3 +313,52 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> 
     assert again[3].losses == pytest.approx(wanted.losses[2:], rel=1e-11)
     for name, value in wanted.parameters.items():
         assert float((again[0].parameters[name] - value).norm()) <= 1e-11 * float(value.norm()), name
+
+
+class Bad(Exception):
+    """What a user's script raises."""
+
+
+def broken(rank: int, world: int, closes: bool) -> None:
+    program = Program(spec_of(4, "unbounded"), tiny.program())
+    program.load_weights(tiny.reference().state_dict())
+    with program if closes else nullcontext():
+        for step in range(1000):
+            program.step(next(tiny.batches(1)))
+            program.optimizer.step()
+            if (rank, step) == (2, 2):
+                raise Bad
+
+
+def test_a_rank_that_ends_by_an_error_ends_all(tmp_path: Path) -> None:
+    """At once: its server serves nobody to the end of a long training."""
+    assert not in_processes(tmp_path, broken, True)
+    logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(WORKERS)]
+    assert "Bad" in logs[2] and all("RuntimeError" in logs[rank] for rank in (0, 1, 3)), logs
+
+
+SCRIPT = """
+import sys
+import torch
+from tests.fixtures import tiny_program as tiny
+from tests.runtime.test_asynchronous_servers import spec_of
+from autoplan.runtime.program import Program
+
+program = Program(spec_of(4, "unbounded"), tiny.program())
+program.load_weights(tiny.reference().state_dict())
+for batch in tiny.batches(2):
+    program.step(batch)
+    program.optimizer.step()
+print("done", flush=True)
+"""
+
+
+def test_a_script_that_closes_nothing_ends_well(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [*command, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("done") == WORKERS and "terminate" not in ended.stderr

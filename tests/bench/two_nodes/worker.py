@@ -18,6 +18,10 @@ from safetensors.torch import load_file
 
 import autoplan
 from autoplan.runtime.checkpoint.checkpoint import latest_checkpoint
+from autoplan.runtime.optim.asynchronous.arrivals import Arrival, in_turn
+from autoplan.runtime.optim.asynchronous.asynchronous_servers import AsynchronousServers
+from autoplan.runtime.parallel.servers.backups import in_turns
+from autoplan.runtime.program import Program
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ def run(job: Job) -> None:
         assert found is not None, work
         program.load_checkpoint(found)
     assert program.steps == job.first, (program.steps, job)
+    pin(program, job)
     losses = []
     for step in range(job.first, job.last):
         names = (name for name in batches if name.startswith(f"{step}/"))
@@ -62,6 +67,22 @@ def run(job: Job) -> None:
     if dist.get_rank() == 0:
         (work / f"losses-{job.last}.json").write_text(json.dumps(losses))
         torch.save(state, work / "state.pt")
+    program.close()
+
+
+def pin(program: Program, job: Job) -> None:
+    """Workers take turns where who comes first differs from run to run; they begin anew behind a checkpoint."""
+    if program.backups:
+        workers, first = program.backups.size, program.backups.first
+        program.backups.pinned = [in_turns(step, workers, first) for step in range(job.first, job.last)]
+    if isinstance(program.servers, AsynchronousServers):
+        order: list[Arrival] = []
+        begun = job.first
+        for end in (step for step in (*job.saves, job.last) if begun < step):
+            turns = in_turn(program.servers.workers, end - begun)
+            order += [one._replace(read=one.read + len(order)) for one in turns]
+            begun = end
+        program.servers.pin(dict.fromkeys(range(program.servers.workers), order))
 
 
 def main(file: str) -> None:

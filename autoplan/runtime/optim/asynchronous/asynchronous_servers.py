@@ -16,6 +16,8 @@ these end, to be started anew from a checkpoint. Messages are gloo's, between pr
 of their own, with the rank of the server as their tag: two ranks may serve each other.
 """
 
+import atexit
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -70,6 +72,8 @@ class AsynchronousServers:
         self.threads = [threading.Thread(target=self.serve, args=(rank, numbers), daemon=True) for rank in others]
         for thread in self.threads:
             thread.start()
+        self.closed = False
+        atexit.register(self.at_exit)  # a thread that waits within gloo would abort the process that ends
         optimizer.register_state_dict_pre_hook(lambda *_: self.settle())
         optimizer.register_load_state_dict_pre_hook(lambda *_: self.settle())
         optimizer.register_load_state_dict_post_hook(lambda *_: self.begin())
@@ -219,8 +223,25 @@ class AsynchronousServers:
         dist.all_reduce(found, group=self.group)
         return found / self.workers
 
+    def give_up(self, error: BaseException) -> None:
+        """This rank ends by an error: whoever its server has next ends, too, once it has."""
+        self.waiting = False
+        if self.shard is not None:
+            self.shard.fail(error)
+
+    def at_exit(self) -> None:
+        """The process ends, and nobody has closed this."""
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            self.give_up(error)
+        self.close()
+
     def close(self) -> None:
         """Tells the servers that this worker has ended, and waits for the others of its own."""
+        if self.closed:
+            return
+        self.closed = True
+        atexit.unregister(self.at_exit)
         self.come()
         for rank, parcel in self.parcels.items():
             parcel.numbers[0] = END

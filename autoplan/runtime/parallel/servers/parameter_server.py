@@ -137,6 +137,9 @@ class Servers:
         if self.deliveries is not None:
             self.deliveries.settle()
 
+    def give_up(self, error: BaseException) -> None:
+        """This rank ends by an error, as all do then."""
+
     before_update = close = settle
 
     def come(self) -> None:
