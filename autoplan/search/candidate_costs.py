@@ -22,7 +22,7 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
 from autoplan.search.inter_op.chain import Chain, chain_of, held_by
-from autoplan.search.inter_op.data_shares import data_axis, parameter_share, with_shards
+from autoplan.search.inter_op.parameter_shares import data_axis, parameter_share, with_shards
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan

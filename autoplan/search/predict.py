@@ -11,7 +11,7 @@ from autoplan.cost.zero_shares import added, joined
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.inter_op.data_shares import cost_of_compressed
+from autoplan.search.inter_op.parameter_shares import cost_of_compressed
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.problem_inputs import Prepared

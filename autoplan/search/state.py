@@ -19,7 +19,7 @@ from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.problem_inputs import Prepared, prepare
 from autoplan.search.operator_problems import Key, OperatorProblems, Overlaps, uses_tensor_axis
-from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
+from autoplan.search.space.candidates import Candidate, SpaceLimits, all_candidates
 from autoplan.search.space.pinned_checks import check_offload, check_pinned, check_trained, no_setting
 from autoplan.search.space.sizes import experts_of, tokens_of
 
@@ -231,7 +231,7 @@ def affordable(budget: SearchBudget, prepared: Prepared) -> SearchBudget:
 def candidates(limits: SpaceLimits, parallelism: Parallelism) -> list[Candidate]:
     """Every candidate that is left; ParallelismError where what is pinned leaves none."""
     check_pinned(limits, parallelism)
-    found = list(settings(limits, parallelism))
+    found = list(all_candidates(limits, parallelism))
     if not found:
         raise no_setting(limits, parallelism)
     return found

@@ -20,7 +20,7 @@ from autoplan.options import Training
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy, axis_strategies
 from autoplan.runtime.optim.optimizer_options import known_classes
-from autoplan.search.inter_op.data_shares import neighbours
+from autoplan.search.inter_op.parameter_shares import neighbours
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
 from cost_models.compute import many_kernels_seconds, matmul_seconds, memory_bound_seconds
 from cost_models.memory import OPTIMIZERS

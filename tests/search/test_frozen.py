@@ -16,7 +16,7 @@ from autoplan.cost import operators_of
 from autoplan.cost.step import passes
 from autoplan.export.folder import program_spec
 from autoplan.options import Parallelism, Training
-from autoplan.search.space.candidates import SpaceLimits, settings
+from autoplan.search.space.candidates import SpaceLimits, all_candidates
 from autoplan.search.state import FEW_TRAINED, adapters_share
 from tests.support.adapted import FROZEN, TRAINED, adapted, batch
 from tests.support.planning import parallelize_alone
@@ -93,12 +93,12 @@ def test_levels_that_shard_adapters_alone_are_tried_where_their_states_take_room
     """ZeRO-3 shards frozen weights, too."""
     wide = replace(SpaceLimits(devices=16, node=8, rows=64, segments=40), adapters=0.03)
     levels: dict[int, set[int]] = {}
-    for s in settings(wide, Parallelism(dp=4, offload="none")):
+    for s in all_candidates(wide, Parallelism(dp=4, offload="none")):
         levels.setdefault(s.pp, set()).add(s.zero)
     assert levels[1] == {0, 3} == levels[4]  # four ranks of a replica share 3% of a device
-    few = settings(replace(wide, devices=4), Parallelism(dp=4, offload="none"))
+    few = all_candidates(replace(wide, devices=4), Parallelism(dp=4, offload="none"))
     assert {s.zero for s in few} == {0, 1, 2, 3}
-    assert {s.zero for s in settings(wide, Parallelism(dp=4, zero=1))} == {1}
+    assert {s.zero for s in all_candidates(wide, Parallelism(dp=4, zero=1))} == {1}
 
 
 def test_adapters_are_few_beside_frozen_weights(plans: Mapping[int, Plan]) -> None:

@@ -8,38 +8,38 @@ import pytest
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
-from autoplan.search.space.candidates import SpaceLimits, batch_ways, settings
+from autoplan.search.space.candidates import SpaceLimits, all_candidates, batch_ways
 from autoplan.search.state import candidates
 
 
 def schedules_of(limits: SpaceLimits, pinned: Parallelism) -> set[str]:
-    return {candidate.schedule for candidate in settings(limits, pinned)}
+    return {candidate.schedule for candidate in all_candidates(limits, pinned)}
 
 
 def test_one_microbatch_is_not_interleaved() -> None:
-    found = list(settings(SpaceLimits(devices=4, node=4, rows=16, segments=10), Parallelism()))
+    found = list(all_candidates(SpaceLimits(devices=4, node=4, rows=16, segments=10), Parallelism()))
     assert {candidate.schedule for candidate in found} == {"1f1b", "gpipe", "interleaved"}
     assert min(candidate.microbatches for candidate in found if candidate.schedule == "interleaved") > 1
 
 
 def test_few_microbatches_go_by_either_order_of_one_stage_on_a_rank() -> None:
     limits = SpaceLimits(devices=4, node=4, rows=16, segments=10)
-    four = [s for s in settings(limits, Parallelism(pp=4)) if s.virtual_stages == 1]
+    four = [s for s in all_candidates(limits, Parallelism(pp=4)) if s.virtual_stages == 1]
     tried = {many: {s.schedule for s in four if s.microbatches == many} for many in {s.microbatches for s in four}}
     assert tried == {1: {"gpipe"}, 2: {"1f1b", "gpipe"}, 4: {"1f1b"}, 8: {"1f1b"}, 16: {"1f1b"}}
-    pinned = settings(limits, Parallelism(pp=4, pipeline_schedule="1f1b"))
+    pinned = all_candidates(limits, Parallelism(pp=4, pipeline_schedule="1f1b"))
     assert {s.microbatches for s in pinned} == {1, 2, 4, 8, 16}
 
 
 def test_every_level_of_zero_is_tried_where_it_differs() -> None:
     """An engine of pipelines reduces gradients once, whether or not they are to be split: ZeRO-2 is ZeRO-1 there."""
-    found = list(settings(SpaceLimits(devices=4, node=4, rows=16, segments=10), Parallelism()))
+    found = list(all_candidates(SpaceLimits(devices=4, node=4, rows=16, segments=10), Parallelism()))
     assert {s.zero for s in found if s.pp == 1 and s.dp > 1} == {0, 1, 2, 3}
     assert {s.zero for s in found if s.pp > 1 and s.dp > 1} == {0, 1, 3}
 
 
 def test_a_replica_for_each_node_is_tried_where_a_node_holds_a_part_of_the_data_axis() -> None:
-    found = list(settings(SpaceLimits(devices=16, node=8, rows=64, segments=10), Parallelism()))
+    found = list(all_candidates(SpaceLimits(devices=16, node=8, rows=64, segments=10), Parallelism()))
     tried = {(s.dp, s.tp, s.pp): {t.dp_replicate for t in found if (t.dp, t.tp, t.pp) == (s.dp, s.tp, s.pp)}
              for s in found}  # fmt: skip
     assert tried[16, 1, 1] == tried[4, 4, 1] == {1, 2}
@@ -91,7 +91,7 @@ def test_axes_beside_which_compression_is_refused_are_not_tried_beside_it(
 ) -> None:
     """The search tries a context's and an experts' axis by itself, too, past the checks of what is pinned."""
     limits = SpaceLimits(devices=8, node=8, rows=16, segments=10, tokens=64, experts=8)
-    tried = {axis for axis in ("ep", "cp") if list(settings(limits, replace(compressed, **{axis: 2})))}
+    tried = {axis for axis in ("ep", "cp") if list(all_candidates(limits, replace(compressed, **{axis: 2})))}
     assert tried == goes_with
 
 

@@ -15,7 +15,7 @@ from autoplan.options import Parallelism
 from autoplan.report.words import parallelism_parts
 from autoplan.search.budget import FULL
 from autoplan.search.further.axes import over_experts, over_rows
-from autoplan.search.space.candidates import SpaceLimits, settings
+from autoplan.search.space.candidates import SpaceLimits, all_candidates
 from autoplan.search.space.one_line import read_text
 from autoplan.search.space.pinned_checks import check_pinned
 from tests.support.planning import parallelize_alone
@@ -29,7 +29,7 @@ LIMITS = SpaceLimits(devices=32, node=8, rows=64, segments=20, tokens=64, expert
      {"ep": 8, "cp": 8, "tp": 2, "etp": 1}],
 )  # fmt: skip
 def test_candidates_lie_as_pinned(pinned: dict[str, int]) -> None:
-    found = list(settings(LIMITS, Parallelism(**pinned)))
+    found = list(all_candidates(LIMITS, Parallelism(**pinned)))
     assert found
     for candidate in found:
         sizes = candidate.sizes
@@ -42,9 +42,9 @@ def test_candidates_lie_as_pinned(pinned: dict[str, int]) -> None:
 
 
 def test_both_ways_beside_a_tensor_axis_are_tried() -> None:
-    found = {s.sizes["etp"] for s in settings(LIMITS, Parallelism(ep=8, tp=4, pp=1))}
+    found = {s.sizes["etp"] for s in all_candidates(LIMITS, Parallelism(ep=8, tp=4, pp=1))}
     assert found == {1, 4}
-    assert {s.sizes["etp"] for s in settings(LIMITS, Parallelism(ep=2, tp=4, pp=1))} == {4}  # fewer than tp
+    assert {s.sizes["etp"] for s in all_candidates(LIMITS, Parallelism(ep=2, tp=4, pp=1))} == {4}  # fewer than tp
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_both_ways_beside_a_tensor_axis_are_tried() -> None:
     [({}, 1, {1}), ({}, 4, {1, 4}), ({"cp": 2}, 2, {2}), ({"cp": 1}, 1, {1}), ({"cp": 8, "ep": 2}, 8, set())],
 )
 def test_experts_are_tried_beside_the_context_that_won(pinned: dict[str, int], best: int, contexts: set[int]) -> None:
-    won = next(settings(LIMITS, Parallelism(cp=best)))
+    won = next(all_candidates(LIMITS, Parallelism(cp=best)))
     work = SimpleNamespace(limits=LIMITS, feasible=list)
     found = over_experts(work, Parallelism(**pinned), SimpleNamespace(candidate=won))
     assert {s.cp for s in found} == contexts
@@ -74,7 +74,7 @@ def test_experts_are_tried_beside_the_context_that_won(pinned: dict[str, int], b
     ],
 )
 def test_experts_are_tried_over_all_ranks_of_a_row(pinned: dict, best: dict, sizes: set) -> None:
-    won = next(settings(LIMITS, Parallelism(**best)))
+    won = next(all_candidates(LIMITS, Parallelism(**best)))
     work = SimpleNamespace(limits=LIMITS, feasible=list, budget=FULL)
     found = over_rows(work, Parallelism(**pinned), SimpleNamespace(candidate=won))
     assert {tuple(s.sizes[name] for name in ("cp", "tp", "ep")) for s in found} == sizes
@@ -98,7 +98,7 @@ def test_a_plan_of_long_rows_has_experts_context_and_tensor_axes_together() -> N
 
 def test_replicas_beside_experts_may_have_one_data_rank_each() -> None:
     """Dense weights are sharded over ep then; without an axis to shard them over there are no such replicas."""
-    found = list(settings(LIMITS, Parallelism(dp=4, ep=2, tp=1, pp=8, dp_replicate=2)))
+    found = list(all_candidates(LIMITS, Parallelism(dp=4, ep=2, tp=1, pp=8, dp_replicate=2)))
     assert {s.zero for s in found} == {1, 3}
     assert all((s.dp, s.ep, s.dp_replicate, s.wide) == (2, 2, 2, ("ep",)) for s in found)
     assert Folding(2).beside_data(1) == 2 and Folding(2, ("cp",)).beside_data(4) == 8

@@ -14,7 +14,7 @@ from autoplan.options import Parallelism
 from autoplan.search import driver
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.driver import best_first, doubling
-from autoplan.search.space.candidates import SpaceLimits, settings
+from autoplan.search.space.candidates import SpaceLimits, all_candidates
 
 Choice = tuple[int, bool]  # its number, and whether it takes long to price
 
@@ -144,5 +144,5 @@ def test_beside_a_plan_one_candidate_is_searched(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("rows", "sizes"), [(64, {1, 2, 4, 8, 16}), (60, {1, 3, 15}), (36, {1, 3, 9})])
 def test_sizes_of_microbatches_at_least_double(rows: int, sizes: set[int]) -> None:
     """Four ranks of rows: a power of two has every size, 15 rows 1, 3, 5 and 15, of which 5 is too near 3."""
-    found = settings(SpaceLimits(devices=4, node=4, rows=rows, segments=4), Parallelism(dp=4, tp=1, pp=1))
+    found = all_candidates(SpaceLimits(devices=4, node=4, rows=rows, segments=4), Parallelism(dp=4, tp=1, pp=1))
     assert {s.micro_batch for s in doubling(list(found))} == sizes

@@ -12,7 +12,7 @@ from autoplan.search.budget import FULL
 from autoplan.search.driver import with_best_virtual_stages
 from autoplan.search.entry import search
 from autoplan.search.further.virtual_stages import other_virtual_stages
-from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
+from autoplan.search.space.candidates import Candidate, SpaceLimits, all_candidates
 from tests.support.hand_made import llama
 from tests.support.planning import alone
 
@@ -45,7 +45,7 @@ def test_numbers_by_which_layers_divide_are_tried_of_plans_not_far_from_the_best
     and with twelve quicker."""
     limits = SpaceLimits(devices=16, node=8, rows=64, segments=50)
     asked = Parallelism(dp=1, tp=4, pp=4, zero=0, pipeline_schedule="interleaved", virtual_stages=2)
-    best, near, far = (next(settings(limits, replace(asked, micro_batch=rows))) for rows in (2, 1, 4))
+    best, near, far = (next(all_candidates(limits, replace(asked, micro_batch=rows))) for rows in (2, 1, 4))
     found = {s: SimpleNamespace(candidate=s, step_s=own) for s, own in ((best, 1.0), (near, 1.045), (far, 1.1))}
     sizes = SimpleNamespace(sizes=SimpleNamespace(repeated=48))
     work = SimpleNamespace(limits=limits, found=found, searched=set(found), operators=sizes, feasible=list)
@@ -64,7 +64,7 @@ def searched_again(plans: Mapping[int, tuple[float, float]], again_s: float) -> 
     """
     limits = SpaceLimits(devices=16, node=8, rows=64, segments=50)
     asked = Parallelism(dp=1, tp=4, pp=4, zero=0, pipeline_schedule="interleaved")
-    at = {v: next(settings(limits, replace(asked, virtual_stages=v))) for v in plans}
+    at = {v: next(all_candidates(limits, replace(asked, virtual_stages=v))) for v in plans}
     found = {at[v]: SimpleNamespace(candidate=at[v], step_s=own_s) for v, (own_s, _) in plans.items()}
     bounds_s = {at[v]: bound_s for v, (_, bound_s) in plans.items()}
     again: list[int] = []

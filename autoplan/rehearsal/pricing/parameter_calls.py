@@ -18,7 +18,7 @@ from autoplan.rehearsal.device.process_groups import span_of
 from autoplan.rehearsal.pricing.priced_call import PricedCall, held, span, summed_over_operators
 from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
-from autoplan.search.inter_op.data_shares import cost_of_compressed
+from autoplan.search.inter_op.parameter_shares import cost_of_compressed
 from autoplan.search.predict import COMPRESSED, pushed_s
 
 WHOLE = "the update of whole matrices"

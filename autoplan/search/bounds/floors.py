@@ -15,7 +15,7 @@ from autoplan.cost.step import (
 )
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
-from autoplan.search.inter_op.data_shares import data_axis, least_share
+from autoplan.search.inter_op.parameter_shares import data_axis, least_share
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, headroom_bytes, least_uneven_slots, pace

@@ -34,7 +34,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import is_interleaved, least_held
 from autoplan.search.bounds.block_bounds import BlockBounds
-from autoplan.search.inter_op.data_shares import (
+from autoplan.search.inter_op.parameter_shares import (
     border_bytes,
     gathered_bytes,
     least_share,

@@ -23,7 +23,7 @@ from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.chosen import parallelism_of
 from autoplan.search.driver import best_plan
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.inter_op.data_shares import data_axis
+from autoplan.search.inter_op.parameter_shares import data_axis
 from autoplan.search.predict import units
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.pinned_checks import check_offload

@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from autoplan.options import Parallelism
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.space.candidates import Candidate, divisors, settings
+from autoplan.search.space.candidates import Candidate, all_candidates, divisors
 from autoplan.search.state import SearchState
 
 IDLE = 0.2  # share of a step in a pipeline's bubble from which on a context axis is tried
@@ -46,7 +46,7 @@ def in_context(work: SearchState, pinned: Parallelism) -> list[Candidate]:
         return []
     sizes = [cp for cp in divisors(work.limits.devices) if 1 < cp <= tokens // LEAST_TOKENS and tokens % cp == 0]
     one_row = replace(pinned, micro_batch=pinned.micro_batch or 1)
-    found = (s for cp in sizes for s in settings(work.limits, replace(one_row, cp=cp)))
+    found = (s for cp in sizes for s in all_candidates(work.limits, replace(one_row, cp=cp)))
     return work.feasible([s for s in found if is_worth(s, tokens)])
 
 
@@ -66,7 +66,7 @@ def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None)
     contexts = {1, 1 if best is None else best.candidate.cp} if pinned.cp is None else {pinned.cp}
     sizes = [ep for ep in divisors(math.gcd(work.limits.devices, work.limits.experts)) if ep > 1]
     alone = (replace(pinned, ep=ep, cp=cp, tp=pinned.tp or 1) for cp in sorted(contexts) for ep in sizes)
-    found = (s for own in alone for s in settings(work.limits, own))
+    found = (s for own in alone for s in all_candidates(work.limits, own))
     rows = 1.0 if best is None else best.candidate.micro_batch / best.candidate.operator_ways
     return work.feasible(likeliest(found, rows))
 
@@ -83,7 +83,7 @@ def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None
     known_s = priced or {s: work.bounds[s] for s in alone}
     ep = min(known_s, key=lambda s: (known_s[s], s)).sizes["ep"]
     sizes = [tp for tp in divisors(work.limits.node) if tp > 1]
-    beside = (s for tp in sizes for s in settings(work.limits, replace(pinned, ep=ep, tp=tp)))
+    beside = (s for tp in sizes for s in all_candidates(work.limits, replace(pinned, ep=ep, tp=tp)))
     rows = 1.0 if best is None else best.candidate.micro_batch / best.candidate.operator_ways
     return work.feasible(likeliest(beside, rows))
 
@@ -100,7 +100,7 @@ def over_rows(work: SearchState, pinned: Parallelism, best: Evaluated | None) ->
         return []
     sizes = [(tp, ways // tp) for tp in divisors(math.gcd(work.limits.node, ways)) if 1 < tp < ways]
     asked = (replace(pinned, ep=ways, etp=1, tp=tp, cp=cp) for tp, cp in sizes if pinned.cp in (None, cp))
-    found = (s for own in asked for s in settings(work.limits, own))
+    found = (s for own in asked for s in all_candidates(work.limits, own))
     return work.feasible(likeliest(found, best.candidate.micro_batch / best.candidate.operator_ways))
 
 
@@ -121,4 +121,4 @@ def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> 
     """All sizes of microbatches beside the experts' axis of a plan, on its tensor axis."""
     sizes = found.candidate.sizes
     same = replace(pinned, ep=sizes["ep"], etp=sizes["etp"], cp=sizes["cp"], tp=sizes["tp"])
-    return work.feasible([s for s in settings(work.limits, same) if s not in work.found])
+    return work.feasible([s for s in all_candidates(work.limits, same) if s not in work.found])

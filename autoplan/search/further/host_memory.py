@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from autoplan.option_values import OFFLOADS
 from autoplan.options import Inference, Parallelism
-from autoplan.search.space.candidates import Candidate, settings
+from autoplan.search.space.candidates import Candidate, all_candidates
 from autoplan.search.state import SearchState
 
 
@@ -19,4 +19,4 @@ def hosted(work: SearchState, pinned: Parallelism) -> list[Candidate]:
     host = work.cluster.profile()[0].host
     if pinned.pinned() or isinstance(work.training, Inference) or host is None or host.own:
         return []
-    return [s for kind in OFFLOADS for s in settings(work.limits, Parallelism(pp=1, offload=kind))]
+    return [s for kind in OFFLOADS for s in all_candidates(work.limits, Parallelism(pp=1, offload=kind))]

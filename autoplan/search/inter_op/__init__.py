@@ -6,7 +6,7 @@ The operators of every block are chosen before (``intra_op``). What is left are 
     rank_memory        the memory account: what one device of a pipeline rank needs, read by all that follows
     rank_excess        by how much ranks exceed the memory limit, for many divisions at once
     chain              seconds and bytes of each segment, in one microbatch on one device
-    data_shares        ZeRO of a candidate: what a device holds of each byte of parameter
+    parameter_shares   ZeRO of a candidate: what a device holds of each byte of parameter
     stage_model        what any run of segments costs as a stage: seconds, bytes, messages, what happens once a step
     byte_prices        what a byte is worth to stages that recompute, for which leaner operators are sought
     peak_memory        what of the account stands at once at the busiest moment: what a plan predicts

@@ -22,7 +22,7 @@ import numpy as np
 from autoplan.cost.prices import STREAMED
 from autoplan.cost.step import update_s
 from autoplan.ir.choice import StageChoice
-from autoplan.search.inter_op.data_shares import parameter_share
+from autoplan.search.inter_op.parameter_shares import parameter_share
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.solve import Solution, Weights
 

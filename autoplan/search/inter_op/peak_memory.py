@@ -22,7 +22,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import ACCUMULATING, REDUCED, WAITING, is_interleaved
 from autoplan.ir.choice import StageChoice, StageMemory
-from autoplan.search.inter_op.data_shares import gathered_bytes
+from autoplan.search.inter_op.parameter_shares import gathered_bytes
 from autoplan.search.inter_op.stage_model import StageModel
 from cost_models.pipeline.order import actions
 

@@ -15,7 +15,7 @@ from autoplan.cost.step import held_between_steps, held_microbatches, receives_a
 from autoplan.cost.zero_costs import COPY, DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
-from autoplan.search.inter_op.data_shares import (
+from autoplan.search.inter_op.parameter_shares import (
     border_bytes,
     cost_of_compressed,
     gathered_bytes,

@@ -203,7 +203,7 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
+def all_candidates(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
     """Every candidate. A tensor axis stays within a node unless it is pinned."""
     for (pp, dp, cp, tp), (tensor, folding) in foldings(limits, pinned):
         outer = dp // folding.data

@@ -14,7 +14,7 @@ from typing import Any
 from autoplan.errors import ParallelismError
 from autoplan.option_values import OFFLOADS, ON_DISK, SCHEDULES
 from autoplan.options import Parallelism
-from autoplan.search.space.candidates import Candidate, SpaceLimits, divisors, settings
+from autoplan.search.space.candidates import Candidate, SpaceLimits, all_candidates, divisors
 from autoplan.search.space.pinned_checks import check_pinned
 
 MOST_STAGES = 8  # on a rank, up to which it is asked whether they were tried
@@ -53,7 +53,7 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
             check_pinned(limits, own)
         except ParallelismError:
             return iter(())
-        return (s for s in settings(limits, own) if s not in tried)
+        return (s for s in all_candidates(limits, own) if s not in tried)
 
     def values(name: str, possible: Iterable[Any], known: Collection, least_pp: int = 1) -> list[Any]:
         """Of a field's values, those that no candidate has, and some could have with so many pipeline ranks."""
@@ -66,7 +66,7 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
             return False
         least = [min(size for size in own if size > 1) for own in zip(*sizes, strict=True)]
         asked = {axis: size for axis, size in zip(axes, least, strict=True) if getattr(pinned, axis) is None}
-        return any(True for _ in settings(limits, replace(pinned, **asked)))
+        return any(True for _ in all_candidates(limits, replace(pinned, **asked)))
 
     sizes = divisors(limits.devices)
     tensor = values("tp", sizes, {s.tp for s in tried})
@@ -96,7 +96,7 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
         (any(True for _ in beside("local_steps", 2)), "replicas that step by themselves"),
         (any(True for _ in beside("compression", "powersgd")), "compressed gradients"),
         (any(True for _ in beside("servers", 1)), "parameter servers"),
-        (any(s not in tried for s in settings(limits, pinned)), "some sizes of microbatches"),
+        (any(s not in tried for s in all_candidates(limits, pinned)), "some sizes of microbatches"),
     )
     return tuple(words for left, words in told if left)
 

@@ -23,7 +23,7 @@ from autoplan.report.words import choice_text
 from autoplan.search.chosen import choose
 from autoplan.search.driver import fastest
 from autoplan.search.explain.does_not_fit import leanest, needs
-from autoplan.search.inter_op import data_shares
+from autoplan.search.inter_op import parameter_shares
 from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.state import begin, candidates
 from autoplan.trace.initialise import given
@@ -134,7 +134,7 @@ def axis_of(job: Job) -> type[DataAxis]:
 def planned(model: Model, job: Job) -> Planned:
     """The fastest plan under a job's pins, whether or not it fits."""
     held = {LOSS: ONE_KERNEL} if job.traced.lean else {}
-    with patch.object(data_shares, "DataAxis", axis_of(job)), patch.dict(HOLDS, held):
+    with patch.object(parameter_shares, "DataAxis", axis_of(job)), patch.dict(HOLDS, held):
         return fastest_plan(model, job)
 
 
