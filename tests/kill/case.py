@@ -96,14 +96,21 @@ class Case:
         yield Outcome(self.plan, tuple(kills), tuple(self.differences(training, status)))
 
     def disturbed_together(self, name: str, times: int, chance: random.Random) -> Iterator[Kill | Outcome]:
-        """Two trainings that save into one folder, with at most so many kills: each, and what came of it."""
+        """Two trainings that save into one folder, with at most so many kills: each, and what came of it.
+
+        The first to have saved is held until the other has been told of it, and loses a rank then: else it might have
+        come to its end before the other has begun.
+        """
         into = self.root / name / "checkpoints"
         jobs = [Training(self.folder, self.root / name / f"job-{i}", self.steps, SAVE_EVERY, into=into) for i in (0, 1)]
         kills: list[Kill] = []
         try:
             for job in jobs:
                 job.start(restarts=RESTARTS)
-            jobs[0].wait(lambda: self.told(jobs) or all(job.ended() for job in jobs))
+            jobs[0].wait(lambda: any(len(job.written()) > SAVE_EVERY for job in jobs))
+            first = max(jobs, key=lambda job: len(job.written()))
+            kills.append(first.kill_held(chance, lambda: self.told(jobs)))
+            yield kills[-1]
             while len(kills) < times and not all(job.ended() for job in jobs):
                 job = chance.choice([job for job in jobs if not job.ended()])
                 kill = job.kill_one(chance, chance.choice(AIMED), self.start_s, self.step_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -163,12 +164,29 @@ class Training:
             time.sleep(chance.choice((0.0, chance.uniform(0, 0.05))))
         if self.ended() or not alive(workers[rank]):
             return None
+        return self.kill(workers, rank, moment, since_s)
+
+    def kill(self, workers: Mapping[int, int], rank: int, moment: str, since_s: float) -> Kill:
+        """Kills one of an attempt's ranks; ``since_s``: when that attempt began, or earlier."""
         before = self.saving(since_s)
         os.kill(workers[rank], signal.SIGKILL)
         inside = bool(before & self.saving(since_s))
         self.seen |= set(workers.values())
         left = whole_checkpoint(self.checkpoints)
         return Kill(moment, rank, inside, len(self.written()), None if left is None else left.name)
+
+    def kill_held(self, chance: random.Random, until: Callable[[], bool]) -> Kill:
+        """Stops all ranks wherever they are, and kills one of them once something is so. What waits for them to end
+        can't come too late, however busy the machine is."""
+        self.wait(lambda: len(self.workers()) == RANKS)
+        workers = self.workers()
+        signal_all(workers.values(), signal.SIGSTOP)
+        try:
+            if not self.wait(until):
+                raise Stuck(f"it ended while it was held; see {self.work / 'said.txt'}")
+            return self.kill(workers, chance.choice(sorted(workers)), "step", 0.0)
+        finally:
+            signal_all(workers.values(), signal.SIGCONT)
 
     def wait_for_save(self, number: int, since_s: float) -> bool:
         """Until that many saves of this attempt have begun."""
@@ -222,6 +240,12 @@ def environment_of(process: int) -> dict[str, str]:
     except (FileNotFoundError, ProcessLookupError):
         return {}
     return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+
+
+def signal_all(processes: Iterable[int], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def alive(process: int) -> bool:
