@@ -238,12 +238,14 @@ def check_arguments(given: dict[str, Any]) -> None:
         if given.get(name) is not None:
             raise ParallelismError(f"{name}={given[name]!r}", "the plan says how the model is split", "leave it out")
     plugin = given.get("gradient_accumulation_plugin")
-    steps = given.get("gradient_accumulation_steps", 1) if plugin is None else plugin.num_steps
+    told = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")  # by accelerate launch
+    steps = int(told or given.get("gradient_accumulation_steps", 1)) if plugin is None else plugin.num_steps
     if steps != 1:
         cause = "the plan's microbatches accumulate, and its batch is that of a whole step"
         remedy = "give the loader batches so many times as large"
         raise ParallelismError(f"gradient_accumulation_steps={steps}", cause, remedy)
-    dynamo = given.get("dynamo_backend") or getattr(given.get("dynamo_plugin"), "backend", "NO")
+    dynamo = given.get("dynamo_backend") or getattr(given.get("dynamo_plugin"), "backend", None)
+    dynamo = dynamo or os.environ.get("ACCELERATE_DYNAMO_BACKEND", "NO")
     if str(dynamo).rpartition(".")[2].upper() not in ("NO", "NONE"):
         raise ParallelismError(f"dynamo_backend={dynamo}", "the plan says what is compiled", "plan with compile=True")
 

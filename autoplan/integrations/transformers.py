@@ -76,6 +76,7 @@ class Trainer(transformers.Trainer):
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
         asked = self.asked | {"mixed_precision": self.args.mixed_precision}
+        asked |= {"dynamo_plugin": None, "dynamo_backend": "no"}  # for torch_compile of the arguments, which was told
         self.accelerator = Accelerator(plan=self.program, **asked)
         self.gather_function = self.accelerator.gather_for_metrics
 

@@ -82,6 +82,13 @@ def test_what_a_plan_decides_is_refused(alone: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(ParallelismError, match=message):
             Accelerator(plan=alone, **given)
+    for name, value, message in (
+        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "gradient_accumulation_steps=4: the plan's microbatches"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "dynamo_backend=INDUCTOR: the plan says what is compiled"),
+    ):  # as `accelerate launch` says them
+        with pytest.MonkeyPatch.context() as patched, pytest.raises(ParallelismError, match=message):
+            patched.setenv(name, value)
+            Accelerator(plan=alone)
 
 
 @in_fork
