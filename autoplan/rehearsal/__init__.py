@@ -6,13 +6,14 @@ receiver, and the order on the streams admits a completion.
 
 Modules, each importing only those before it:
 
-    records       the trace that a rank writes
-    device        the fake device
-    rank          one rank run
-    rank_workers  several ranks side by side
-    rank_classes  ranks that run the same calls
-    world         all ranks together: whether calls meet, and the step
-    pricing       the plan's prices against the calls
-    outcome       the result and its text
-    rehearse      a folder, rehearsed
+    records          the trace that a rank writes
+    device           the fake device
+    expected_tokens  what a mixture counts, though no token has a value
+    rank             one rank run
+    rank_workers     several ranks side by side
+    rank_classes     ranks that run the same calls
+    world            all ranks together: whether calls meet, and the step
+    pricing          the plan's prices against the calls
+    outcome          the result and its text
+    rehearse         a folder, rehearsed
 """

@@ -26,6 +26,7 @@ from autoplan.rehearsal.device.compiled import partition_segments
 from autoplan.rehearsal.device.kernels import kernels_of
 from autoplan.rehearsal.device.process_groups import fake_world
 from autoplan.rehearsal.device.streams import NAME
+from autoplan.rehearsal.expected_tokens import tokens_as_priced
 from autoplan.rehearsal.records import RankTrace
 from autoplan.runtime import host
 from autoplan.runtime.agreement.fingerprint import Fingerprint
@@ -60,6 +61,7 @@ def rehearse_rank(
         recorder.device = stack.enter_context(fake_device(recorder))
         stack.enter_context(fake_world(rank, spec.lowered.mesh.devices, recorder))
         stack.enter_context(answered(recorder))
+        stack.enter_context(tokens_as_priced(record))
         partitioning = partial(partition_segments, recorder=recorder)
         stack.enter_context(patch.object(runtime_compiled, "compile_segments", partitioning))
         stack.enter_context(patch.object(runtime_compiled, "has_compiler", lambda device_type: True))

@@ -41,6 +41,7 @@ KEPT = {
 """Operators whose results a compiled segment keeps where its backward reads them, by namespace. What is to be gathered
 again is gathered by another (``collectives.raw.gather_twice``). A collective's wait is none: on a result that has
 arrived it is nothing, and it returns the same memory."""
+_KEPT = frozenset(f"{space}.{name}.default" for space, names in KEPT.items() for name in names)
 
 
 class Recipe:
@@ -175,19 +176,10 @@ def dropping(segment: nn.Module) -> Iterator[None]:
     recipes.settle()
 
 
-def kept_operators() -> frozenset[Any]:
-    """The overloads of ``KEPT`` that this torch has."""
-    packets = [getattr(getattr(torch.ops, space), name, None) for space, names in KEPT.items() for name in names]
-    return frozenset(packet.default for packet in packets if packet is not None)
-
-
-_KEPT = kept_operators()
-
-
 def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     """Whether a compiled segment keeps an operator's result. "Must", so that a compiler's own choice doesn't overrule
-    it."""
-    return CheckpointPolicy.MUST_SAVE if operator in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    it. By its name: an operator of ours is there only once what registers it is imported."""
+    return CheckpointPolicy.MUST_SAVE if str(operator) in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 contexts = partial(create_selective_checkpoint_contexts, policy)

@@ -82,8 +82,11 @@ class Journey:
         each = [torch.stack([one.sum(1), all.sum((1, 2))], 1) for one, all in zip(goes, names, strict=True)]
         sent, ones = torch.cat(each, 1), [1] * peers.size
         both = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
-        even = [n for part in parts for n in (even_rows(part, experts, peers.size), part.numel() // peers.size)]
-        read = host.read(both, lambda: [[even] * peers.size] * 2)
+
+        def otherwise() -> list:
+            return [[[n for part in parts for n in expected(part, experts, peers.size)]] * peers.size] * 2
+
+        read = host.read(both, otherwise)
         found = []
         for number, part in enumerate(goes):
             counts = [[row[2 * number : 2 * number + 2] for row in side] for side in read]
@@ -170,11 +173,12 @@ def filled(goes: Tensor, rows: int) -> Tensor:
     return found[:, :rows].reshape(-1)
 
 
-def even_rows(index: Tensor, experts: int, members: int) -> int:
-    """Rows to each member where every expert is as likely: a token goes where any of its k experts is."""
+def expected(index: Tensor, experts: int, members: int) -> tuple[int, int]:
+    """Where values aren't known, rows to each member, and how many of their choices name its experts: every expert is
+    as likely, and a token goes where any of its k experts is."""
     tokens, choices = index.shape
     elsewhere = math.comb(experts * (members - 1), choices) / math.comb(experts * members, choices)
-    return round(tokens * (1 - elsewhere))
+    return round(tokens * (1 - elsewhere)), index.numel() // members
 
 
 @dataclass(frozen=True)

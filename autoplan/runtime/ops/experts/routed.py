@@ -28,7 +28,7 @@ from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
 from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, run_backward_of_rows, run_forward
 from autoplan.rules.nn.expert_capacity import rows_sent
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.ops.experts.dispatch import Journey, Message, Peers, as_bits, even_rows, from_bits
+from autoplan.runtime.ops.experts.dispatch import Journey, Message, Peers, as_bits, expected, from_bits
 
 PEERS = "SymInt rows, int chunks, str group, int size, int rank, int[] places"
 SCHEMA = f"({OPERANDS}, {SETTINGS}, {PEERS}) -> (Tensor, Tensor[])"
@@ -180,7 +180,7 @@ def _(
     result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
     kept: list[Tensor] = []
     for part in index.tensor_split(chunks):
-        even, named = size * even_rows(part, down.shape[0], size), part.numel() // size * size
+        even, named = (size * each for each in expected(part, down.shape[0], size))
         sizes = [rows * size] * 3 if rows else [counted(even), *([counted(even), counted(named)] if keep else [])]
         tokens = index.new_empty(sizes[0], dtype=torch.int64)
         kept += [tokens, torch.empty((0,) if rows else (2, size, 2), dtype=torch.int64, device="cpu")]
@@ -192,7 +192,7 @@ def _(
 
 
 def counted(even: int) -> int | torch.SymInt:
-    """A size that is known once tokens are counted; in a rehearsal, which has no values, that of even choices."""
+    """A size that is known once tokens are counted; in a rehearsal, which has no values, the one that is expected."""
     try:
         return torch.library.get_ctx().new_dynamic_size()
     except DynamicOutputShapeException:
