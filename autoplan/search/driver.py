@@ -17,6 +17,7 @@ from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.further.axes import (
+    LONG,
     beside_experts,
     beside_tensor,
     in_context,
@@ -68,6 +69,7 @@ def on_any_axes(
 ) -> Evaluated | None:  # fmt: skip
     """The fastest plan under a memory limit, with axes of their own for context and experts beside it; ``best`` where
     none is quicker, None where none is found. ``tries`` as of ``best_first``."""
+    best = cheap_first(work, given, parallelism, memory_limit, best, tries)
     best = fastest(work, given, memory_limit, best, tries=tries) or best
     if wants_context(work, best):
         best = fastest(work, in_context(work, parallelism), memory_limit, best, tries=tries) or best
@@ -77,6 +79,24 @@ def on_any_axes(
     if best is not None and best.candidate.folding.axes and parallelism.ep is None:
         best = fastest(work, beside_experts(work, parallelism, best), memory_limit, best) or best
     return best
+
+
+def cheap_first(
+    work: SearchState, given: Sequence[Candidate], parallelism: Parallelism, memory_limit: float,
+    best: Evaluated | None, tries: int | None,
+) -> Evaluated | None:  # fmt: skip
+    """The same where axes of their own are tried in any case, of those candidates alone that are cheap to evaluate.
+    Their best limits the others: without an axis that a model needs these are searched under a limit far too high."""
+    if work.budget.quick or not (work.limits.experts or work.limits.tokens >= LONG):
+        return best
+    best = fastest(work, cheap(given), memory_limit, best, tries=tries) or best
+    if work.limits.tokens >= LONG:
+        best = fastest(work, cheap(in_context(work, parallelism)), memory_limit, best, tries=tries) or best
+    return fastest(work, cheap(over_experts(work, parallelism, best)), memory_limit, best, tries=tries) or best
+
+
+def cheap(possible: Sequence[Candidate]) -> list[Candidate]:
+    return [s for s in possible if not is_dear(s)]
 
 
 def improved(work: SearchState, best: Evaluated, parallelism: Parallelism, memory_limit: float) -> Evaluated:
