@@ -227,7 +227,8 @@ def bounds(record: PlanRecord) -> list[str]:
 def copies(record: PlanRecord) -> list[str]:
     """That what an asynchronous save holds doesn't fit, where a device's memory is the host's: the peak leaves it out,
     for a run may save otherwise or not at all."""
-    if not isinstance(record.training, Training) or not record.cluster.profile()[0].host.own:
+    host = record.cluster.profile()[0].host
+    if not isinstance(record.training, Training) or host is None or not host.own:
         return []
     held = [(p.parameters + p.optimizer, p.total) for p in record.chosen.predicted.peak_bytes]
     lacking = [size + total - limit for (size, total), limit in zip(held, memory_limits_of(record), strict=True)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from autoplan.report.price_tables import stage_text
 from autoplan.report.table import WIDTH, table
 from autoplan.report.text_report import report_text
 from autoplan.report.words import headline, seconds_text
+from cost_models.hardware import PROFILES
 from tests.support.hand_made_plans import CLUSTER, plan
 from tests.support.planning import parallelize_alone
 
@@ -125,12 +127,16 @@ def test_a_plan_that_leaves_less_than_the_margin_says_so(record: PlanRecord) -> 
     assert "less than the margin, 3% of the limit" in " ".join(report_text(short).split())
 
 
-def test_the_copies_of_a_save_are_told_where_they_do_not_fit(record: PlanRecord) -> None:
-    """On CPUs alone: from an accelerator they go to the host."""
+def test_the_copies_of_a_save_are_told_where_they_do_not_fit(record: PlanRecord, tmp_path: Path) -> None:
+    """On CPUs alone: from an accelerator they go to the host, known or not."""
     held = record.chosen.predicted.peak_bytes[0]
     copied = held.parameters + held.optimizer
     told = f"an asynchronous save copies up to {size_text(copied)} into the same memory"
-    for device, more, said in (("cpu", copied - 1, True), ("cpu", copied, False), ("h100-sxm", 0, False)):
+    figures = (PROFILES / "h100-sxm.toml").read_text()
+    hostless = tmp_path / "hostless.toml"
+    hostless.write_text(re.sub(r"^\[host\b.*?(?=^\[(?!host)|\Z)", "", figures, flags=re.MULTILINE | re.DOTALL))
+    others = ("h100-sxm", 0, False), (str(hostless), 0, False)
+    for device, more, said in (("cpu", copied - 1, True), ("cpu", copied, False), *others):
         cluster = replace(CLUSTER, device=device, memory_bytes=held.total + more)
         assert any(told in note for note in notes_of(replace(record, cluster=cluster))) == said
 
