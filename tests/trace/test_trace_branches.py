@@ -79,6 +79,12 @@ def draws(net: nn.Module, x: Tensor) -> Tensor:
     return normal.log_prob(x).sum() + kl_divergence(normal, given).sum()
 
 
+@pytest.fixture(autouse=True)
+def checks_of_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.distributions checks values until torch.compile is first called in a process."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+
 @pytest.mark.parametrize("forward", [raises, raises_otherwise, mends, drops_nothing, drops_at_zero, draws])
 def test_the_way_of_sound_values_is_taken(forward: Forward) -> None:
     model = traced(forward)

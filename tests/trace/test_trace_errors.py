@@ -124,7 +124,7 @@ class Factored(nn.Module):
         self.fc = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.lu_factor(self.fc(x).T)[0].sum()
+        return torch.geqrf(self.fc(x))[0].sum()
 
 
 @pytest.mark.parametrize("module", [Branching, DataSized])
@@ -172,7 +172,7 @@ def test_too_many_values_written_in_forward_are_an_error() -> None:
 
 
 def test_an_operator_with_several_results_is_named() -> None:
-    with pytest.raises(NoRuleError, match=r"aten\.linalg_lu_factor"):
+    with pytest.raises(NoRuleError, match=r"aten\.geqrf"):
         trace(Factored(), (X,), training=True)
 
 
