@@ -109,9 +109,9 @@ class RankModel:
         Those that the program never reads among them, with the values that they were given. The empty one can't
         be pickled: ``torch.save`` on every rank would write it over the whole one.
         """
+        self._settle()  # first: of workers that don't wait for one another, some may not come before others have
         self.agreement.called(Call("full_state_dict", 0))
         self.broken.check_values("full_state_dict")
-        self._settle()
         values = whole_tensors.gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
         rest = whole_tensors.whole_buffers(self.spec, self.stages.buffers)
         found = whole_tensors.by_user_names(values) | rest | whole_tensors.under_all_names(self.spec, self.unread)
@@ -173,7 +173,8 @@ class RankModel:
         try:
             if call:
                 self._settle()
-                self.agreement.called(Call(call, self._count() if call == "evaluate" else 0))
+                alike = call == "evaluate" and not self.spec.parallelism.ahead
+                self.agreement.called(Call(call, self._count() if alike else 0))
             yield
         finally:
             self.watch.enter(BETWEEN, self._count())

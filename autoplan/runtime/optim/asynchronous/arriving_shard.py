@@ -29,7 +29,8 @@ class Shard:
 
     held      its parameters
     version   updates that there have been
-    steps     of each worker that is there, those that it has taken
+    steps     of each worker that is there, those that it has taken since all came to one point
+    settling  workers that wait for all to come to one point: nobody waits for them
     read      the version that each worker's next gradients are of
     recorded  the arrivals, in their order; None: they aren't kept
     """
@@ -45,6 +46,7 @@ class Shard:
         self.failed: BaseException | None = None
         self.turns: Turns | None = None
         self.steps = dict.fromkeys(range(workers), 0)
+        self.settling: set[int] = set()
         self.read, self.version = [0] * workers, 0
         self.late, self.latest = 0, 0
 
@@ -59,6 +61,7 @@ class Shard:
                 if each.updated in states:
                     self.optimizer.state[self.copies[each.name]] = dict(states[each.updated])
             self.read = [self.version] * self.workers
+            self.steps = dict.fromkeys(self.steps, 0)
 
     def states(self) -> Mapping[nn.Parameter, dict[str, object]]:
         """The optimizer's, by what the program's own optimizer knows the parameters by; the same tensors."""
@@ -90,7 +93,8 @@ class Shard:
 
     @torch.no_grad()
     def pull(self, worker: int, into: Mapping[str, Tensor], between_steps: bool = False) -> None:
-        """The newest values, once this worker may go on to its next step; ``between_steps``: as they are."""
+        """The newest values, once this worker may go on to its next step; ``between_steps``: as they are, all workers
+        having come to one point."""
         with self.changed:
             if not between_steps:
                 self.wait(lambda: self.may_go_on(worker))
@@ -99,12 +103,22 @@ class Shard:
             for name, copy in self.copies.items():
                 into[name].copy_(copy)
             self.read[worker] = self.version
+            if between_steps and worker in self.steps:
+                self.steps[worker] = 0
+            self.settling.discard(worker)
             self.changed.notify_all()
 
     def may_go_on(self, worker: int) -> bool:
         if self.turns is not None and not self.turns.may_read(worker, self.version):
             return False
-        return self.ahead == UNBOUNDED or min(self.steps.values()) >= self.steps[worker] - int(self.ahead or 0)
+        stepping = [taken for other, taken in self.steps.items() if other not in self.settling]
+        return self.ahead == UNBOUNDED or min(stepping) >= self.steps[worker] - int(self.ahead or 0)
+
+    def settles(self, worker: int) -> None:
+        """A worker takes no step until all have come to one point; its next pull is there."""
+        with self.changed:
+            self.settling.add(worker)
+            self.changed.notify_all()
 
     def wait(self, until: Callable[[], bool]) -> None:
         """LostRankError where a thread that serves others has failed."""

@@ -9,7 +9,8 @@ Every rank is a worker; those that have a shard serve it beside, a thread for ea
 
 So n workers make n updates in a step of each. Which weights a gradient is of, and in which order a server applies them,
 differs from run to run; ``arrivals`` says what is kept of it. Calls that all ranks make together (an evaluation, a
-checkpoint) let all come to one point first: then all have the same values, the newest.
+checkpoint) let all come to one point first: then all have the same values, the newest. Who is there waits for others
+that have more steps to take, and these no longer for it.
 
 A worker whose process ends is left out, and its servers, if it has any shard of its own, with it: workers that need
 these end, to be started anew from a checkpoint. Messages are gloo's, between processes' host memory, on a process group
@@ -19,7 +20,8 @@ of their own, with the rank of the server as their tag: two ranks may serve each
 import atexit
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
@@ -27,7 +29,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from autoplan.errors import InputsError, LaunchError
+from autoplan.errors import InputsError, LaunchError, LostRankError
+from autoplan.option_values import UNBOUNDED
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.asynchronous.arrivals import Arrival
 from autoplan.runtime.optim.asynchronous.arriving_shard import Shard
@@ -35,7 +38,7 @@ from autoplan.runtime.optim.asynchronous.parcel import Parcel
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import ProgramSpec
 
-END, PUSH, PULL = 0.0, 1.0, 2.0
+END, PUSH, PULL, SETTLES = 0.0, 1.0, 2.0, 3.0
 FOREVER = timedelta(days=30)  # a server waits for a worker as long as it lives: whoever hangs the watchdog names
 
 
@@ -67,6 +70,7 @@ class AsynchronousServers:
         mine = self.shards.get(self.rank)
         self.shard = Shard(spec, mine, self.workers) if mine else None
         self.coming: list[tuple[int, dist.Work]] = []
+        self.bounded = spec.parallelism.ahead != UNBOUNDED
         self.waiting = self.moved = self.used = False
         others = [rank for rank in range(self.workers) if rank != self.rank] if mine else []
         self.threads = [threading.Thread(target=self.serve, args=(rank, numbers), daemon=True) for rank in others]
@@ -107,6 +111,9 @@ class AsynchronousServers:
                 kind, *rates = parcel.numbers.tolist()
                 if kind == END:
                     break
+                if kind == SETTLES:
+                    self.shard.settles(worker)
+                    continue
                 if kind == PUSH:
                     self.shard.push(worker, parcel.given(), rates)
                 self.shard.pull(worker, parcel.tensors, between_steps=kind == PULL)
@@ -145,7 +152,7 @@ class AsynchronousServers:
         sent = []
         for rank, parcel in self.parcels.items():
             parcel.put([PUSH, *rates], gradients)
-            sent.append(dist.isend(parcel.bytes, group=self.group, group_dst=rank, tag=rank))
+            sent.append(self.send(rank))
         if self.shard is not None:
             self.shard.push(self.rank, gradients, rates)
         self.wait(sent)
@@ -160,13 +167,27 @@ class AsynchronousServers:
     def ask(self) -> None:
         """Begins to receive what the servers have been asked for."""
         for rank, parcel in self.parcels.items():
-            work = dist.irecv(parcel.bytes, group=self.group, group_src=rank, tag=rank)
+            with reaching(rank):
+                work = dist.irecv(parcel.bytes, group=self.group, group_src=rank, tag=rank)
             assert work is not None
             self.coming.append((rank, work))
 
-    def wait(self, works: Sequence[dist.Work | None]) -> None:
-        for work in works:
-            if work is not None:
+    def send(self, server: int) -> tuple[int, dist.Work]:
+        with reaching(server):
+            work = dist.isend(self.parcels[server].bytes, group=self.group, group_dst=server, tag=server)
+        assert work is not None
+        return server, work
+
+    def tell_servers(self, kind: float) -> None:
+        sent = []
+        for rank, parcel in self.parcels.items():
+            parcel.numbers[0] = kind
+            sent.append(self.send(rank))
+        self.wait(sent)
+
+    def wait(self, works: Sequence[tuple[int, dist.Work]]) -> None:
+        for rank, work in works:
+            with reaching(rank):
                 work.wait()
 
     def come(self) -> None:
@@ -180,7 +201,7 @@ class AsynchronousServers:
         if self.shard is not None:
             mine = {h.name: h.values for h in self.shard.held}
             self.shard.pull(self.rank, mine, between_steps)
-        self.wait([work for _, work in self.coming])
+        self.wait(self.coming)
         for rank, _ in self.coming:
             for each in self.shards[rank]:
                 each.values.copy_(self.parcels[rank].tensors[each.name])
@@ -190,14 +211,15 @@ class AsynchronousServers:
     def settle(self) -> None:
         """All ranks have the newest values, and the optimizer the state of what is served here; all of them call it."""
         self.come()
-        if not self.moved:
+        if self.bounded:
+            self.tell_servers(SETTLES)
+            if self.shard is not None:
+                self.shard.settles(self.rank)
+        moved = torch.tensor(float(self.moved))
+        dist.all_reduce(moved, group=self.group)  # every worker's gradients have been applied
+        if not moved and not self.bounded:
             return
-        dist.barrier(self.group)  # every worker's gradients have been applied
-        sent = []
-        for rank, parcel in self.parcels.items():
-            parcel.numbers[0] = PULL
-            sent.append(dist.isend(parcel.bytes, group=self.group, group_dst=rank, tag=rank))
-        self.wait(sent)
+        self.tell_servers(PULL)
         self.ask()
         self.take(between_steps=True)
         dist.barrier(self.group)  # before anyone's next
@@ -245,7 +267,8 @@ class AsynchronousServers:
         self.come()
         for rank, parcel in self.parcels.items():
             parcel.numbers[0] = END
-            dist.send(parcel.bytes, group=self.group, group_dst=rank, tag=rank)
+            with suppress(RuntimeError):  # one that is gone needs no word
+                dist.send(parcel.bytes, group=self.group, group_dst=rank, tag=rank)
         if self.shard is not None:
             self.shard.gone(self.rank)
             for thread in self.threads:
@@ -256,3 +279,14 @@ class AsynchronousServers:
                     f"the server on rank {self.rank} made {self.shard.version} updates by gradients of weights "
                     f"{mean:.1f} updates older on average, {self.shard.latest} at most"
                 )
+
+
+@contextmanager
+def reaching(server: int) -> Iterator[None]:
+    """LostRankError where what is within ends because a server has."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause = str(error).partition("\n")[0][:200]
+        remedy = "start all anew from a checkpoint"
+        raise LostRankError(f"the parameter server on rank {server}", f"it is gone: {cause}", remedy) from error
