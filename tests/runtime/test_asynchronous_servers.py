@@ -377,10 +377,12 @@ SCRIPT = """
 import sys
 import torch
 from tests.fixtures import tiny_program as tiny
-from tests.runtime.test_asynchronous_servers import spec_of
+from dataclasses import replace
 from autoplan.runtime.program import Program
 
-program = Program(spec_of(4, "unbounded"), tiny.program())
+spec = tiny.spec(dp=2)
+spec = replace(spec, parallelism=replace(spec.parallelism, servers=2, ahead="unbounded"))
+program = Program(spec, tiny.program())
 program.load_weights(tiny.reference().state_dict())
 for batch in tiny.batches(2):
     program.step(batch)
@@ -391,10 +393,10 @@ print("done", flush=True)
 
 def test_a_script_that_closes_nothing_ends_well(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         [*command, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=120
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("done") == WORKERS and "terminate" not in ended.stderr
+    assert ended.stdout.count("done") == 2 and "terminate" not in ended.stderr
