@@ -65,8 +65,7 @@ def train(
     spec = spec_of(servers, ahead, TRAININGS[kind], microbatches)
     program = Program(spec, tiny.program())
     program.load_weights(tiny.reference().state_dict())
-    losses, arrivals = [], []
-    mine = of(program)
+    losses, arrivals, mine = [], [], of(program)
     mine.record()
     mine.pin(orders)
     for step, batch in enumerate(tiny.batches(STEPS), start=1):
@@ -381,8 +380,8 @@ from dataclasses import replace
 from autoplan.runtime.program import Program
 
 spec = tiny.spec(dp=2)
-spec = replace(spec, parallelism=replace(spec.parallelism, servers=2, ahead="unbounded"))
-program = Program(spec, tiny.program())
+asked = replace(spec.parallelism, servers=2, ahead="unbounded")
+program = Program(replace(spec, parallelism=asked), tiny.program())
 program.load_weights(tiny.reference().state_dict())
 for batch in tiny.batches(2):
     program.step(batch)
@@ -393,10 +392,9 @@ print("done", flush=True)
 
 def test_a_script_that_closes_nothing_ends_well(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        [*command, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=120
-    )
+    command = [*torchrun, str(tmp_path / "script.py")]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("done") == 2 and "terminate" not in ended.stderr
