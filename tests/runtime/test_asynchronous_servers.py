@@ -8,16 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stderr
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from autoplan.errors import InputsError, ParallelismError
@@ -28,12 +25,13 @@ from autoplan.runtime.optim.asynchronous.asynchronous_servers import Asynchronou
 from autoplan.runtime.program import Program
 from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.verify.compare import Run
-from autoplan.verify.local_ranks import RankError, RankPool, can_fork
+from autoplan.verify.local_ranks import RankError, RankPool
 from autoplan.verify.one_process.applied_arrivals import Batch, Orders, replay
 from tests.bench.live.clusters import ROOT
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import replica_rows
 from tests.support.asynchronous_trainings import ADAMW, MOMENTUM, mean_loss
+from tests.support.mortal_ranks import in_processes
 from tests.support.sampling import sampled
 
 STEPS, WORKERS = 6, 4
@@ -293,36 +291,9 @@ def from_its_checkpoint(rank: int, world: int, folder: str) -> Found:
     return Found(losses, [*before, *after], parameters)
 
 
-def alone(rank: int, folder: str, job: Callable[..., Found | None], *given: object) -> None:
-    """One process of four whose group no pool ends when one of them dies."""
-    store = dist.FileStore(f"{folder}/store-of-{job.__name__}", WORKERS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS, timeout=timedelta(seconds=20))
-    with open(f"{folder}/{rank}.log", "w") as told, redirect_stderr(told):
-        try:
-            torch.save(job(rank, WORKERS, *given), f"{folder}/{rank}.part")
-        except Exception as error:
-            told.write(f"{type(error).__name__}: {error}")
-        else:
-            os.replace(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")
-    os._exit(0)  # the groups' ends wait for whoever is gone
-
-
-def in_processes(folder: Path, job: Callable[..., Found | None], *given: object) -> dict[int, Found]:
-    """What those who came to the end found."""
-    context = get_context("fork" if can_fork() else "spawn")
-    ranks = [context.Process(target=alone, args=(rank, str(folder), job, *given)) for rank in range(WORKERS)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(60)
-        process.kill()
-    files = {rank: folder / f"{rank}.pt" for rank in range(WORKERS)}
-    return {rank: torch.load(file, weights_only=False) for rank, file in files.items() if file.exists()}
-
-
 def test_a_server_goes_on_serving_without_a_worker_that_died(tmp_path: Path) -> None:
     """Nobody waits for it, though a worker is to be one step ahead at most."""
-    found = in_processes(tmp_path, train, 1, 1, "adamw", 1, -1, None, "", 0, 3)
+    found = in_processes(tmp_path, WORKERS, train, 1, 1, "adamw", 1, -1, None, "", 0, 3)
     logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(WORKERS)]
     assert found.keys() == {0, 1, 2}, logs
     assert sum(text.count("worker 3 is gone") for text in logs) == 1
@@ -337,10 +308,10 @@ def test_a_server_goes_on_serving_without_a_worker_that_died(tmp_path: Path) -> 
 
 def test_a_server_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Without it the others end with an error; started anew, all together are the run of its two records."""
-    found = in_processes(tmp_path, until_it_dies, str(tmp_path))
+    found = in_processes(tmp_path, WORKERS, until_it_dies, str(tmp_path))
     logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(1, WORKERS)]
     assert not found and all("LostRankError: the parameter server on rank" in text for text in logs), logs
-    again = in_processes(tmp_path, from_its_checkpoint, str(tmp_path))
+    again = in_processes(tmp_path, WORKERS, from_its_checkpoint, str(tmp_path))
     assert again.keys() == set(range(WORKERS))
     orders = orders_of([again[rank] for rank in range(WORKERS)])
     assert [len(order) for order in orders.values()] == [WORKERS * STEPS] * 2
@@ -367,7 +338,7 @@ def broken(rank: int, world: int, closes: bool) -> None:
 
 def test_a_rank_that_ends_by_an_error_ends_all(tmp_path: Path) -> None:
     """At once: its server serves nobody to the end of a long training."""
-    assert not in_processes(tmp_path, broken, True)
+    assert not in_processes(tmp_path, WORKERS, broken, True)
     logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(WORKERS)]
     assert "Bad" in logs[2] and all("LostRankError" in logs[rank] for rank in (0, 1, 3)), logs
 

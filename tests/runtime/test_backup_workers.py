@@ -6,24 +6,21 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.options import Training
 from autoplan.runtime.parallel.servers.backups import Backups, Taken, in_turns
 from autoplan.runtime.program import Program
-from autoplan.verify.local_ranks import RankError, RankPool, can_fork
+from autoplan.verify.local_ranks import RankError, RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import RATE, How, Simulated, first_workers
+from tests.support.mortal_ranks import in_processes
 from tests.support.sampling import sampled
 from tests.support.taken_up import assert_same
 
@@ -117,36 +114,9 @@ def test_what_is_pinned_takes_as_many_as_the_plan(pool: RankPool) -> None:
         pool.run(train, 1, 1, 1, [(0, 1, 2), (0, 0, 1)])
 
 
-def alone(rank: int, folder: str, servers: int, dies: int) -> None:
-    """One process of four whose group no pool ends when one of them dies."""
-    store = dist.FileStore(f"{folder}/store", WORKERS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS, timeout=timedelta(seconds=20))
-    with open(f"{folder}/{rank}.log", "w") as told, redirect_stderr(told):
-        try:
-            torch.save(train(rank, WORKERS, servers, 1, dies=dies), f"{folder}/{rank}.part")
-        except Exception as error:
-            told.write(f"{type(error).__name__}: {error}")
-        else:
-            os.replace(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")
-    os._exit(0)  # the groups' ends wait for whoever is gone
-
-
-def with_a_death(folder: Path, servers: int, dies: int) -> dict[int, Found]:
-    """What those who came to the end found."""
-    context = get_context("fork" if can_fork() else "spawn")
-    ranks = [context.Process(target=alone, args=(rank, str(folder), servers, dies)) for rank in range(WORKERS)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(60)
-        process.kill()
-    files = {rank: folder / f"{rank}.pt" for rank in range(WORKERS)}
-    return {rank: torch.load(file, weights_only=False) for rank, file in files.items() if file.exists()}
-
-
 def test_servers_go_on_without_a_worker_that_died(tmp_path: Path) -> None:
     """Three of four are waited for, and three are left; it is told once."""
-    found = with_a_death(tmp_path, servers=2, dies=3)
+    found = in_processes(tmp_path, WORKERS, train, 2, 1, dies=3)
     logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(WORKERS)]
     assert found.keys() == {0, 1, 2}, logs
     order = found[0][2]
@@ -161,6 +131,6 @@ def test_servers_go_on_without_a_worker_that_died(tmp_path: Path) -> None:
 
 def test_without_its_server_no_worker_goes_on(tmp_path: Path) -> None:
     """They end with an error; a new start takes the last checkpoint up, as after any death."""
-    found = with_a_death(tmp_path, servers=1, dies=0)
+    found = in_processes(tmp_path, WORKERS, train, 1, 1, dies=0)
     logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(1, WORKERS)]
     assert not found and all("Error" in text for text in logs), logs
