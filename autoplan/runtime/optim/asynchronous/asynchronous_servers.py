@@ -84,7 +84,7 @@ class AsynchronousServers:
 
     @property
     def recorded(self) -> list[Arrival] | None:
-        """Of this rank's shard the arrivals so far; () on a rank without one."""
+        """Of this rank's shard the arrivals so far; None on a rank without one, and where none are kept."""
         return self.shard.recorded if self.shard else []
 
     def record(self) -> None:
