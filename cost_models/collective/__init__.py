@@ -16,7 +16,7 @@ from cost_models.collective.seconds import (
     reduce_scatter_seconds,
     send_seconds,
 )
-from cost_models.collective.spans import contended, group_size
+from cost_models.collective.spans import group_size
 
 COLLECTIVES = {
     "all-reduce": all_reduce_seconds,
@@ -29,5 +29,5 @@ COLLECTIVES = {
 
 __all__ = [
     "COLLECTIVES", "Overlap", "all_gather_seconds", "all_reduce_seconds", "all_to_all_seconds", "broadcast_seconds",
-    "contended", "group_size", "hidden_seconds", "overlapped", "reduce_scatter_seconds", "send_seconds",
+    "group_size", "hidden_seconds", "overlapped", "reduce_scatter_seconds", "send_seconds",
 ]  # fmt: skip

@@ -76,16 +76,3 @@ def spans(path: LinkPath, kind: str) -> tuple[Span, ...]:
 def protocols(levels: Sequence[Span]) -> tuple[str, ...]:
     """The names of all protocols that some level has; "" for every link's own figures."""
     return ("", *dict.fromkeys(each.name for span in levels for each in span.link.protocols))
-
-
-def contended(path: LinkPath, groups: Sequence[Number]) -> LinkPath:
-    """The path where axes share its links: each level's bandwidth divided by the groups that use a device's share of
-    it at once.
-
-    groups  one number for each level of the path, 1 where a device's share is its own. Two for the network where a
-            data-parallel reduction runs beside a pipeline's transfers; a fraction where it is the other's part-time
-            use. The share that a device has of its node's cards is the topology's affair, and already in the link.
-    """
-    if len(groups) != len(path):
-        raise ValueError(f"{len(groups)} numbers of groups for {len(path)} levels")
-    return tuple((members, link.scaled(1 / count)) for (members, link), count in zip(path, groups, strict=True))

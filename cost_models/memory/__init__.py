@@ -9,9 +9,6 @@ How many activations are in flight, `pipeline` says. Modules, each importing onl
 """
 
 from cost_models.memory.activations import (
-    activation_bytes,
-    first_stage_activation_bytes,
-    interleaved_share,
     outer_activation_bytes,
     output_tensors_bytes,
     transformer_layer_activation_bytes,
@@ -27,7 +24,7 @@ from cost_models.memory.states import (
     Precision,
     state_bytes,
 )
-from cost_models.memory.transients import LOSSES, loss_bytes, rounded_bytes, update_bytes
+from cost_models.memory.transients import LOSSES, loss_bytes, update_bytes
 
 __all__ = [
     "ACCOUNTS",
@@ -41,14 +38,10 @@ __all__ = [
     "ModelStates",
     "OptimizerState",
     "Precision",
-    "activation_bytes",
-    "first_stage_activation_bytes",
-    "interleaved_share",
     "loss_bytes",
     "optimizer_state_bytes",
     "outer_activation_bytes",
     "output_tensors_bytes",
-    "rounded_bytes",
     "state_bytes",
     "transformer_layer_activation_bytes",
     "update_bytes",

@@ -1,23 +1,11 @@
-"""Saved activations of a GPT layer and of a pipeline's first stage, as Korthikanti et al. count them, and by schedule.
+"""Saved activations of a GPT layer and of what surrounds the layers, as Korthikanti et al. count them.
 
 An analytic check: what a transformer's operators save under other kernels is in ``cost_models.transformer.saved``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cost_models.arithmetic import Number
-
-
-def activation_bytes(saved_per_microbatch_bytes: Sequence[float], in_flight: Sequence[float]) -> tuple[float, ...]:
-    """Activations that each stage holds at its peak, in bytes: those saved of one microbatch, times those in flight.
-
-    ``in_flight`` comes from the schedule (``pipeline.in_flight``).
-    """
-    if len(saved_per_microbatch_bytes) != len(in_flight):
-        raise ValueError(f"{len(saved_per_microbatch_bytes)} stages save, {len(in_flight)} have microbatches in flight")
-    return tuple(saved * count for saved, count in zip(saved_per_microbatch_bytes, in_flight, strict=True))
 
 
 def transformer_layer_activation_bytes(
@@ -45,20 +33,6 @@ def transformer_layer_activation_bytes(
     attention = 5.0 * heads * sequence / hidden if recompute == "none" else 0.0
     whole = 10 / tensor if sequence_parallel else 10
     return sbh * (whole + 24 / tensor + attention / tensor)
-
-
-def interleaved_share(pipeline: int, chunks: int = 1) -> float:
-    """How many times the activations of all layers the first stage holds under 1F1B, split over the pipeline: 1, and
-    interleaved 1 + (p-1)/(pm) for m chunks a rank (Korthikanti et al. 2022, section 4.2.3)."""
-    return 1 + (pipeline - 1) / (pipeline * chunks) if chunks > 1 else 1.0
-
-
-def first_stage_activation_bytes(
-    layer_bytes: Number, layers: Number, pipeline: int = 1, chunks: int = 1
-) -> Number:
-    """Activations of the layers on the first stage under 1F1B, in bytes: L layers' whatever the pipeline's size, p
-    microbatches of L/p layers (Korthikanti et al. 2022, section 4.2.3; equation 5 with sequence parallelism)."""
-    return layer_bytes * layers * interleaved_share(pipeline, chunks)
 
 
 def outer_activation_bytes(

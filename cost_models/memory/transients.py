@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cost_models.arithmetic import Number, ceil
+from cost_models.arithmetic import Number
 
 FLOAT = 4
 """Bytes of a float32 element."""
@@ -39,11 +39,6 @@ def loss_bytes(
         "fused": 2 * element_bytes,
     }
     return copies[loss] * tokens * columns
-
-
-def rounded_bytes(bytes: Number, block: int = 512) -> Number:
-    """A tensor as the allocator counts it: up to the next whole block (PyTorch's caching allocator: 512 bytes)."""
-    return block * ceil(bytes / block)
 
 
 def update_bytes(total: Number, largest: Number, together: bool) -> Number:

@@ -10,12 +10,10 @@ A new schedule begins in `schedule`. Modules, each importing only those before i
     timeline     the exact timeline of any schedule, by running its actions
     critical     the longest path through a schedule
     shared       the timeline where stages share processors
-    gantt        a timeline as text
 """
 
-from cost_models.pipeline.closed_form import bottleneck_seconds, bubble_fraction, step_seconds
+from cost_models.pipeline.closed_form import bubble_fraction, step_seconds
 from cost_models.pipeline.critical import DURATIONS, CriticalPath, Script, held_chunks, script
-from cost_models.pipeline.gantt import draw
 from cost_models.pipeline.order import Action, actions, in_flight
 from cost_models.pipeline.schedule import ASYNCHRONOUS, ROUNDS, SCHEDULES, SPLIT, rank_of, staleness, weight_versions
 from cost_models.pipeline.timeline import AHEAD, Run, Timeline, runs, simulate
@@ -33,9 +31,7 @@ __all__ = [
     "Script",
     "Timeline",
     "actions",
-    "bottleneck_seconds",
     "bubble_fraction",
-    "draw",
     "held_chunks",
     "in_flight",
     "rank_of",

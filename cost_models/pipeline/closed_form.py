@@ -67,12 +67,12 @@ def step_seconds(
 ) -> Number:
     """Step time in closed form, in seconds; arguments as of ``simulate``.
 
-    gpipe, 1f1b: Σ(f + b) + Σ messages + (m-1)·``bottleneck_seconds``, linear in the stages' times but for the
+    gpipe, 1f1b: Σ(f + b) + Σ messages + (m-1)·``bottleneck_of``, linear in the stages' times but for the
     bottleneck, as an ILP wants it. Exact for gpipe, and for 1f1b with equal stages and free messages. In 1f1b a
     bottleneck early in the pipeline hides part of what lies behind it, so with unequal stages this is too long: by
     under 1% on average where stages are within 5% of one another, by up to a quarter where they are not.
 
-    The others: m·``bottleneck_seconds`` and the module's bubble of the mean stage, with the mean message as often as
+    The others: m·``bottleneck_of`` and the module's bubble of the mean stage, with the mean message as often as
     ``_messages`` says. Exact for equal stages and equal messages short enough for the steady state to hide, else near.
     ``simulate`` has no such error.
     """
@@ -106,17 +106,8 @@ def _messages(times: Times) -> int:
     return 5 * ranks - 7 if times.schedule == "zbv" else (count + 3) * ranks - 4
 
 
-def bottleneck_seconds(
-    forward_s: Sequence[Number],
-    backward_s: Sequence[Number],
-    send_s: Sequence[Number],
-    schedule: str = "1f1b",
-    *,
-    weight_s: Sequence[Number] | None = None,
-    return_s: Sequence[Number] | None = None,
-    virtual_stages: int | None = None,
-) -> Number:
-    """What one more microbatch adds to the step, in seconds; arguments as of ``simulate``.
+def bottleneck_of(times: Times) -> Number:
+    """What one more microbatch adds to the step, in seconds.
 
     gpipe: the slowest forward or message, and the slowest backward or message. 1f1b, also without a flush: the largest,
     over stages i … j next to each other, of (Σ(f + b) + Σ messages both ways between them) / (j - i + 1): stage i lets
@@ -126,11 +117,6 @@ def bottleneck_seconds(
     zero-bubble with one stage a rank: the same, with w of stage i alone, for the others send their inputs' gradients
     before. interleaved, and where ranks hold several stages: the busiest rank, or the busiest wire.
     """
-    return bottleneck_of(pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages))
-
-
-def bottleneck_of(times: Times) -> Number:
-    """The same of what is known to be a pipeline."""
     if times.schedule == "gpipe":
         return maximum(*times.forward, *_paid(times.send)) + maximum(*times.backward, *_paid(times.back))
     if times.chunks > 1 or times.schedule == "interleaved":

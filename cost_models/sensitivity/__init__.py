@@ -16,7 +16,7 @@ overtakes another), `formulas` (the cost functions' own), `examples` (a worked o
 
 from cost_models.sensitivity.crossing import Comparison, Span, compare, crossings, fastest
 from cost_models.sensitivity.expression import closed_form, compiled, regime, symbol, trend
-from cost_models.sensitivity.slope import Sensitivity, derivative, elasticity, sensitivities, with_bandwidth
+from cost_models.sensitivity.slope import Sensitivity, derivative, sensitivities, with_bandwidth
 
 __all__ = [
     "Comparison",
@@ -27,7 +27,6 @@ __all__ = [
     "compiled",
     "crossings",
     "derivative",
-    "elasticity",
     "fastest",
     "regime",
     "sensitivities",

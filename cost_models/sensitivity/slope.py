@@ -67,12 +67,6 @@ def sensitivities(expression: Number, at: Mapping[sympy.Symbol, float]) -> tuple
     return tuple(sorted(found, key=lambda each: -abs(each.elasticity)))
 
 
-def elasticity(expression: Number, by: sympy.Symbol) -> sympy.Expr:
-    """d(log trend)/d(log by)."""
-    form = trend(expression)
-    return by * derivative(form, by) / form
-
-
 def derivative(expression: Number, by: sympy.Symbol) -> sympy.Expr:
     """The trend's slope, for numbers and arrays alike (``compiled``).
 

@@ -18,14 +18,10 @@ from cost_models.memory import (
     PRECISIONS,
     STATES_PER_ELEMENT,
     ModelStates,
-    activation_bytes,
-    first_stage_activation_bytes,
-    interleaved_share,
     loss_bytes,
     optimizer_state_bytes,
     outer_activation_bytes,
     output_tensors_bytes,
-    rounded_bytes,
     state_bytes,
     transformer_layer_activation_bytes,
 )
@@ -111,18 +107,9 @@ def test_korthikanti_table_2():
         transformer_layer_activation_bytes(*layer, recompute="some")
 
 
-def test_activations_are_counted_in_flight():
-    assert activation_bytes([10.0, 20.0, 30.0], [3, 2, 1]) == (30.0, 40.0, 30.0)
-    with pytest.raises(ValueError, match="1 stages save, 2 have"):
-        activation_bytes([1.0], [1, 2])
-
-
 def test_korthikanti_first_stage():
     """530B (s 2048, b 1, h 20480, v 51200, L 105, t 8, p 35), and the 2.73 GB of outputs in appendix B."""
     assert output_tensors_bytes(2048, 1, 20480, 35) / 2**30 == pytest.approx(2.73, abs=0.005)
-    assert first_stage_activation_bytes(10.0, 105, 35) == 1050
-    assert first_stage_activation_bytes(10.0, 105, 35, 3) == pytest.approx(1050 * (1 + 34 / (35 * 3)))
-    assert interleaved_share(35) == 1
     s, b, h, v, t = sympy.symbols("s b h v t", positive=True)
     alone = outer_activation_bytes(s, b, h, v, t)
     assert sympy.simplify(alone - s * b * h / t * (1 + 4 * (1 + v / h))) == 0
@@ -188,9 +175,3 @@ def test_the_loss_of_megatron_and_of_torch():
     assert loss_bytes(1, 1, 2, "eager", split=True) == 16
     with pytest.raises(ValueError, match="'chunked'"):
         loss_bytes(1, 1, 2, "chunked")
-
-
-def test_tensors_fill_whole_blocks():
-    assert [rounded_bytes(size) for size in (0, 1, 512, 513)] == [0, 512, 512, 1024]
-    assert rounded_bytes(np.array([1.0, 600.0])).tolist() == [512, 1024]
-    assert rounded_bytes(X).subs(X, 513) == 1024

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from cost_models.pipeline import (
     SCHEDULES,
     actions,
-    bottleneck_seconds,
     bubble_fraction,
     simulate,
     step_seconds,
 )
+from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.times import pipeline_times
 
 durations = st.floats(0.01, 10)
 schedules = st.sampled_from(SCHEDULES[:2])
@@ -102,7 +103,7 @@ def test_a_long_1f1b_gains_one_bottleneck_a_microbatch(pipeline):
     backward = [2 * time_s for time_s in forward]
     steps = [simulate("1f1b", forward, backward, send, m).step_s for m in (240, 360)]
     growth = (steps[1] - steps[0]) / 120
-    assert growth == pytest.approx(bottleneck_seconds(forward, backward, send), rel=0.01)
+    assert growth == pytest.approx(bottleneck_of(pipeline_times("1f1b", forward, backward, send)), rel=0.01)
 
 
 @settings(deadline=None)

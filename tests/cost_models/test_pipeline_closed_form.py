@@ -8,7 +8,9 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.pipeline import SCHEDULES, SPLIT, bottleneck_seconds, bubble_fraction, step_seconds
+from cost_models.pipeline import SCHEDULES, SPLIT, bubble_fraction, step_seconds
+from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.times import pipeline_times
 
 durations = st.floats(0.01, 10)
 f, b, w, s, m, d = sympy.symbols("f b w s m d", positive=True)
@@ -42,9 +44,11 @@ def test_floats_arrays_and_symbols_give_the_same(schedule, ranks, microbatches, 
     assert of_symbols == pytest.approx(of_numbers)
     lengths = np.array([microbatches, 3 * microbatches])
     assert step_seconds(*numbers, lengths, schedule, **more)[0] == pytest.approx(of_numbers)
-    assert bottleneck_seconds(*arrays, schedule, **more_arrays)[1] == pytest.approx(
-        2 * bottleneck_seconds(*numbers, schedule, **more)
+    steady, steady_arrays = (
+        bottleneck_of(pipeline_times(schedule, *times, **named))
+        for times, named in ((numbers, more), (arrays, more_arrays))
     )
+    assert steady_arrays[1] == pytest.approx(2 * steady)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

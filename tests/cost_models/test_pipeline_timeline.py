@@ -17,14 +17,14 @@ from cost_models.pipeline import (
     SPLIT,
     Action,
     actions,
-    bottleneck_seconds,
     bubble_fraction,
-    draw,
     rank_of,
     runs,
     simulate,
     step_seconds,
 )
+from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.times import pipeline_times
 
 FLUSHED = tuple(schedule for schedule in SCHEDULES if schedule not in ASYNCHRONOUS)
 few = settings(deadline=None, max_examples=40)
@@ -238,7 +238,7 @@ def test_without_a_flush_a_step_is_what_a_long_run_gains(schedule, data):
     long_s, longer_s = (simulate("1f1b", *pipeline, m, **more).step_s for m in (240, 360))
     steady_s = simulate(schedule, *pipeline, 12, **more).step_s
     assert steady_s == pytest.approx((longer_s - long_s) / 10, rel=0.01)
-    assert steady_s == pytest.approx(12 * bottleneck_seconds(*pipeline, schedule, **more))
+    assert steady_s == pytest.approx(12 * bottleneck_of(pipeline_times(schedule, *pipeline, **more)))
     assert steady_s <= simulate("1f1b", *pipeline, 12, **more).step_s * (1 + 1e-9)
 
 
@@ -310,14 +310,6 @@ def test_a_border_inside_a_rank_costs_nothing():
     assert free == slow
     alone = simulate("interleaved", *times, [9.0] * 3, 4, virtual_stages=4)
     assert alone.step_s == 4 * 12
-
-
-def test_a_drawing():
-    timelines = runs("1f1b", [1.0] * 2, [2.0] * 2, [0.0], 3)
-    assert draw(timelines, width=24).splitlines()[:2] == [
-        "rank  0 0011····aaaa22bbbb··cccc",
-        "rank  1 ··00aaaa11bbbb22cccc····",
-    ]
 
 
 @pytest.mark.parametrize("schedule", ["interleaved", "zero-bubble", "1f1b"])

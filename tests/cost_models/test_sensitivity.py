@@ -20,7 +20,6 @@ from cost_models.sensitivity import (
     compiled,
     crossings,
     derivative,
-    elasticity,
     fastest,
     regime,
     sensitivities,
@@ -162,7 +161,6 @@ def test_ceilings_maxima_and_cases_by_hand():
     values = np.array([100.0, 2.0, 9.0]), np.array([1.0, 4.0, 2.0])
     assert function(*values) == pytest.approx([26 + 5, 4 * 3.14159, 2 * 3.14159 + 9])
     assert slope(*values) == pytest.approx([0.25, 0.0, 1.0])
-    assert compiled(elasticity(x**3 / y, x), (x, y))(2.0, 7.0) == pytest.approx(3)
     assert compiled(derivative(2**x + sympy.log(x), x), (x,))(3.0) == pytest.approx(8 * np.log(2) + 1 / 3)
 
 

@@ -14,6 +14,8 @@ from cost_models import collective, compute, memory, offload
 from cost_models.arithmetic import Number
 from cost_models.hardware import Disk, Host, Link, Topology, load_device
 from cost_models.pipeline import closed_form as pipeline
+from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.times import pipeline_times
 from cost_models.sensitivity import with_bandwidth
 
 H100, LINKS = load_device("h100-sxm")
@@ -188,10 +190,6 @@ def held_bytes() -> tuple[Price, ...]:
                   "bytes", nothing=("sequence", "micro_batch"))
             for again in ("none", "selective", "full")
         ),
-        Price("activation_bytes", memory.activation_bytes, sized("first", "second"),
-              lambda *s: memory.activation_bytes(s, (4, 3)), "bytes"),
-        Price("first_stage_activation_bytes", memory.first_stage_activation_bytes, sized("layer_bytes", "layers"),
-              lambda b, n: memory.first_stage_activation_bytes(b, n, 8, 2), "bytes", nothing=("layer_bytes", "layers")),
         *(
             Price(f"outer_activation_bytes, {stages} stages", memory.outer_activation_bytes,
                   (*gpt, ("vocabulary", 1e3, 3e5)),
@@ -201,7 +199,6 @@ def held_bytes() -> tuple[Price, ...]:
         ),
         Price("output_tensors_bytes", memory.output_tensors_bytes, gpt,
               lambda *s: memory.output_tensors_bytes(*s, 4), "bytes", nothing=("sequence", "micro_batch", "hidden")),
-        Price("rounded_bytes", memory.rounded_bytes, BYTES, memory.rounded_bytes, "bytes", nothing=("bytes",)),
     )  # fmt: skip
 
 
@@ -240,14 +237,14 @@ def pipelines() -> tuple[Price, ...]:
 
         def most(f, i, w, message, times=times, held=held):
             both, named = times(f, i, w, message, 4 * held)
-            return pipeline.bottleneck_seconds(*both, **named)
+            return bottleneck_of(pipeline_times(named["schedule"], *both, named["weight_s"], None, held))
 
         def waits(m, schedule=schedule, held=held):
             return pipeline.bubble_fraction(4, m, schedule, held)
 
         rows += [
             Price(f"step_seconds, {schedule}", pipeline.step_seconds, STAGED, whole, "seconds"),
-            Price(f"bottleneck_seconds, {schedule}", pipeline.bottleneck_seconds, STAGED[:-1], most, "seconds"),
+            Price(f"bottleneck_of, {schedule}", bottleneck_of, STAGED[:-1], most, "seconds"),
             Price(f"bubble_fraction, {schedule}", pipeline.bubble_fraction, STAGED[-1:], waits, "share",
                   ("microbatches",),
                   alone=lambda m, schedule=schedule, held=held: pipeline.bubble_fraction(1, m, schedule, held)),
@@ -264,9 +261,6 @@ NOT_PRICES: dict[str, str] = {
     "collective.spans.group_size": "a count",
     "collective.spans.spans": "the levels of a path",
     "collective.spans.protocols": "names",
-    "collective.spans.contended": "a path whose links are shared",
-    "memory.activations.interleaved_share": "of counts of ranks and chunks, which are whole numbers",
-    "pipeline.closed_form.bottleneck_of": "bottleneck_seconds of times that are known to be a pipeline's",
     "transformer.layer.gathered_bytes": "a width, by dtype",
     "transformer.saved.element_bytes": "a width, by dtype",
     "transformer.elements.used_element_bytes": "a width, by dtype",
