@@ -131,7 +131,7 @@ corruptions: $(DEV)
 	$(BIN)/python -m tests.corruptions
 
 validate: $(DEV)
-	$(BIN)/python -m cost_models.validation --write docs/appendix/accuracy.md
+	$(BIN)/python -m tests.bench.closed_form --write docs/appendix/accuracy.md
 	$(BIN)/python -W ignore -m tests.bench.published_steps --write docs/appendix/accuracy.md \
 		--write-short docs/accuracy.md
 

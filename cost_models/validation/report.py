@@ -1,24 +1,14 @@
-"""The results as they are printed; ``document`` writes the same cells."""
+"""A table of one's own as it is printed: every line, then the errors on each device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from cost_models.validation.fitting.steps import Fit
-from cost_models.validation.metrics import Errors
-from cost_models.validation.result import TableResult
-
-HEADINGS = (
-    "table", "device", "rows fitted", "reported", "mean", "median", "max", "signed", "rank", "mean, fitted rows",
-)  # fmt: skip
-"""Errors are those of the reported rows, but for the last."""
-HALVES = ("fitted", "reported")
-MANY, FEW = 6, 4
+from cost_models.validation.metrics import Errors, Point, errors_of
 
 
 def percent(share: float, signed: bool = False) -> str:
@@ -31,86 +21,27 @@ def rank(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def summaries(results: Sequence[TableResult]) -> list[tuple[str, ...]]:
-    """The lines below ``HEADINGS``: each result's, and below a table of several devices one over all of them.
-
-    Of a table of more than ``MANY`` devices those with fewer than ``FEW`` rows are told in that line alone.
-    """
-    lines = []
-    for name in dict.fromkeys(result.name for result in results):
-        of = [result for result in results if result.name == name]
-        lines += [_summary(result) for result in of if len(of) <= MANY or len(result.points) >= FEW]
-        if len(of) > 1:
-            halves = [tuple(point for result in of for point in getattr(result, half)) for half in HALVES]
-            lines.append(_summary(replace(of[0], series="all", fitted=halves[0], reported=halves[1])))
-    return lines
-
-
-def _summary(result: TableResult) -> tuple[str, ...]:
-    return (
-        result.name, result.series, str(len(result.fitted)), str(len(result.reported)), *_cells(result.errors),
-        percent(result.fitted_errors.mean) if result.fitted_errors else "–",
-    )  # fmt: skip
-
-
-def _cells(errors: Errors | None) -> tuple[str, ...]:
+def error_cells(errors: Errors | None) -> tuple[str, ...]:
+    """Mean, median, maximum, signed mean and rank; dashes where there is no point."""
     if errors is None:
         return ("–",) * 5
     shares = (percent(errors.mean), percent(errors.median), percent(errors.maximum), percent(errors.signed, True))
     return (*shares, rank(errors.rank))
 
 
-def within_sizes(result: TableResult) -> str:
-    """Rank correlation within each model size, on all of the table's rows: half of them are seldom enough."""
-    whole = result.all_errors
-    if whole is None or not whole.rank_within:
-        return ""
-    return ", ".join(f"{group} {value:.2f} ({count} rows)" for group, count, value in whole.rank_within)
-
-
-def print_results(results: Sequence[TableResult], folder: str, console: Console) -> None:
-    """All results as a table, then the ranks within sizes and what was left out."""
-    table = RichTable(title=f"Predicted against measured, {folder}", title_justify="left")
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if place < 2 else "right", no_wrap=place < 2)
-    for line in summaries(results):
-        table.add_row(*line)
-    console.print(table)
-    console.print("Errors are of the reported rows: odd ones, on which nothing was fitted.", highlight=False)
-    for result in results:
-        if within_sizes(result):
-            console.print(f"Rank within sizes, {result.name} {result.series}: {within_sizes(result)}", highlight=False)
-    for result in results:
-        for count, reason in result.left_out:
-            console.print(f"Left out, {result.name}: {count} rows, {reason}", highlight=False, markup=False)
-
-
-def print_own(results: Sequence[TableResult], console: Console) -> None:
-    """Every line of a table of one's own, then its errors. A prediction without a measurement has a dash for one."""
+def print_own(points: Sequence[Point], console: Console) -> None:
+    """A prediction without a measurement (NaN) has a dash for one."""
     table = RichTable("line", "predicted, s", "measured, s", "error")
     for column in table.columns[1:]:
         column.justify = "right"
-    for result in results:
-        for point in result.points:
-            known = not math.isnan(point.measured)
-            cells = (f"{point.measured:.4g}", percent(point.error, True)) if known else ("–", "–")
-            table.add_row(point.label, f"{point.predicted:.4g}", *cells)
+    for point in points:
+        known = not math.isnan(point.measured)
+        cells = (f"{point.measured:.4g}", percent(point.error, True)) if known else ("–", "–")
+        table.add_row(point.label, f"{point.predicted:.4g}", *cells)
     console.print(table)
-    for result in results:
-        errors = result.measured_errors
+    for device in dict.fromkeys(point.series for point in points):
+        errors = errors_of([p for p in points if p.series == device and not math.isnan(p.measured)])
         if errors is not None:
-            mean, median, maximum, signed, order = _cells(errors)
-            counted = f"{errors.count} measured on {result.series}: mean {mean}, median {median}, max {maximum}"
+            mean, median, maximum, signed, order = error_cells(errors)
+            counted = f"{errors.count} measured on {device}: mean {mean}, median {median}, max {maximum}"
             console.print(f"{counted}, signed {signed}, rank {order}", highlight=False)
-
-
-def print_fit(fit: Fit, console: Console) -> None:
-    """The tables' errors before and after, and the lines for the profile."""
-    table = RichTable("table", "rows", "fitted: before", "after", "reported: before", "after", title=fit.device)
-    for before, after in zip(fit.before, fit.after, strict=True):
-        halves = ((before.fitted, after.fitted), (before.reported, after.reported))
-        cells = [percent(errors.mean) if errors else "–" for half in halves for errors in half]
-        counted = [str(half.count) if half else "0" for half in (after.fitted, after.reported)]
-        table.add_row(after.table, " + ".join(counted), *cells)
-    console.print(table)
-    console.print(fit.toml(), highlight=False, markup=False, soft_wrap=True)

@@ -24,7 +24,7 @@ from autoplan.search.driver import best_plan, fastest
 from autoplan.search.explain.does_not_fit import leanest, needs
 from autoplan.search.state import SearchState, begin, candidates
 from autoplan.trace.initialise import given
-from cost_models.validation.tables.sc21 import step_flops
+from tests.bench.closed_form.tables.sc21 import step_flops
 
 VOCABULARY = 51200
 LOPSIDED = 1.25  # times faster with a further field open: what is pinned fits only in stages far from even

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.validation.halves import split
 from cost_models.validation.metrics import Point, errors_of, spearman
-from cost_models.validation.result import results_of
+from tests.bench.closed_form.halves import split
+from tests.bench.closed_form.result import results_of
 
 
 def points(pairs: list[tuple[float, float]], group: str = "all") -> list[Point]:

@@ -9,8 +9,8 @@ import pytest
 
 from cost_models.hardware import read_fabric
 from cost_models.validation.__main__ import main
-from cost_models.validation.document import OWN_TABLE
 from cost_models.validation.own import OwnTableError, read_own
+from tests.bench.closed_form.document import OWN_TABLE
 
 HEADER = "hidden,layers,heads,seq_len,device"
 LINE = "1024,4,8,512,a100-sxm-80gb"

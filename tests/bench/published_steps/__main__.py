@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cost_models.validation.published import default_folder
+from tests.bench.closed_form.published import default_folder
 from tests.bench.published_steps.answered import Answered
 from tests.bench.published_steps.by_device import by_device
 from tests.bench.published_steps.document import line, printed

@@ -10,19 +10,20 @@ from pathlib import Path
 from autoplan.cluster import ClusterSpec
 from cost_models.errors import ProfileError
 from cost_models.transformer.memory import reserved_bytes, stages_bytes
-from cost_models.validation.case import Case, Row, Table, Unusable, read_table, rows_of
-from cost_models.validation.halves import split
-from cost_models.validation.memory.megatron import setup
-from cost_models.validation.memory.torchtitan import torchtitan_case
-from cost_models.validation.predict import predicted_s
-from cost_models.validation.published import SHIPPED
-from cost_models.validation.tables.alpa import ALPA, out_of_memory
-from cost_models.validation.tables.alpa import asked as alpa_case
-from cost_models.validation.tables.fsdp import MPT
-from cost_models.validation.tables.megatron import KORTHIKANTI_STEPS, MEGATRON_2020, VTRAIN
-from cost_models.validation.tables.megatron_core import DEVICES, MEGATRON_CORE
-from cost_models.validation.tables.sc21 import SC21_PTDP, SC21_WEAK_SCALING, SC21_ZERO
-from cost_models.validation.tables.torchtitan import TORCHTITAN, TORCHTITAN_FURTHER
+from cost_models.validation.case import Case, Unusable
+from tests.bench.closed_form.halves import split
+from tests.bench.closed_form.memory.megatron import setup
+from tests.bench.closed_form.memory.torchtitan import torchtitan_case
+from tests.bench.closed_form.predict import predicted_s
+from tests.bench.closed_form.published import SHIPPED
+from tests.bench.closed_form.rows import Row, Table, read_table, rows_of
+from tests.bench.closed_form.tables.alpa import ALPA, out_of_memory
+from tests.bench.closed_form.tables.alpa import asked as alpa_case
+from tests.bench.closed_form.tables.fsdp import MPT
+from tests.bench.closed_form.tables.megatron import KORTHIKANTI_STEPS, MEGATRON_2020, VTRAIN
+from tests.bench.closed_form.tables.megatron_core import DEVICES, MEGATRON_CORE
+from tests.bench.closed_form.tables.sc21 import SC21_PTDP, SC21_WEAK_SCALING, SC21_ZERO
+from tests.bench.closed_form.tables.torchtitan import TORCHTITAN, TORCHTITAN_FURTHER
 from tests.bench.published_steps.job import Job, NotPlannable, job_of, job_on
 
 TABLES = (
