@@ -136,7 +136,7 @@ validate: $(DEV)
 		--write-short docs/accuracy.md
 
 prices: $(DEV)
-	$(BIN)/python -m cost_models.sensitivity --write docs/appendix/prices.md
+	$(BIN)/python -m tests.bench.prices --write docs/appendix/prices.md
 
 plans: $(DEV)
 	$(BIN)/python -m tests.bench.plans_document --write docs/appendix/plans.md

@@ -11,7 +11,7 @@ import torch
 
 from autoplan import cli
 from autoplan.report.screen import screen_text
-from cost_models.sensitivity.document import rewritten
+from tests.bench.prices.document import rewritten
 from tests.bench.readme_report import command_of, parts, planned
 from tests.docs.pages import PAGES, Page
 from tests.support.shared_plans import SharedPlans

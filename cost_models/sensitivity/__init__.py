@@ -10,8 +10,7 @@ percent more of each is worth) and ``compare`` and ``fastest`` (where one recipe
     sensitivities(zero, {sequence: 4096, speed: 1})
 
 Order: `expression` (read, compiled, made smooth), `slope` (slopes and elasticities), `crossing` (where one recipe
-overtakes another), `formulas` (the cost functions' own), `examples` (a worked one), `document`
-(docs/appendix/prices.md).
+overtakes another). docs/appendix/prices.md has the cost functions' formulas and a worked example.
 """
 
 from cost_models.sensitivity.crossing import Comparison, Span, compare, crossings, fastest

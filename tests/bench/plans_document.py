@@ -17,7 +17,7 @@ from pathlib import Path
 
 from autoplan.report.words import seconds_text
 from autoplan.search.budget import FULL
-from cost_models.sensitivity.document import rewritten
+from tests.bench.prices.document import rewritten
 from tests.bench.published_choices import CASES, Case, Found, Priced, found_of, plan_both
 
 HEADER = ("case", "plan", "parallelism", "step", "TFLOP/s a device", "MFU", "memory")

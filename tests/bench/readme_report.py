@@ -13,7 +13,7 @@ from pathlib import Path
 from autoplan import Plan, cli, parallelize
 from autoplan.cli.typed_words import parallelism, training
 from autoplan.models.named import resolve_model
-from cost_models.sensitivity.document import rewritten
+from tests.bench.prices.document import rewritten
 
 
 def planned(command: str) -> Plan:

@@ -15,8 +15,8 @@ import torch
 
 import autoplan.rules.builtin  # noqa: F401  registers them
 from autoplan.rules.registry import registered
-from cost_models.sensitivity.document import rewritten
 from tests.bench.dtensor_rules import silent_meshes
+from tests.bench.prices.document import rewritten
 from tests.bench.rules_compared import Way, comparable, products, ways
 from tests.bench.rules_explained import EXPLANATIONS, explanation_of
 from tests.support.rule_samples import samples

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.sensitivity.document import rewritten
 from tests.bench.plans_document import HEADER, flops_of, measured_s, parts, reason, rows
+from tests.bench.prices.document import rewritten
 from tests.bench.published_choices import CASES, Found, Priced
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "appendix" / "plans.md").read_text(encoding="utf-8")

@@ -13,10 +13,10 @@ import sympy
 
 from cost_models import collective, compute
 from cost_models.hardware import Link
-from cost_models.sensitivity import __main__ as command
 from cost_models.sensitivity import symbol
-from cost_models.sensitivity.document import FORMULAS, parts, readable, rewritten
-from cost_models.sensitivity.examples import (
+from tests.bench.prices import __main__ as command
+from tests.bench.prices.document import FORMULAS, parts, readable, rewritten
+from tests.bench.prices.examples import (
     POINT,
     RECIPES,
     at_least_one,
@@ -28,7 +28,7 @@ from cost_models.sensitivity.examples import (
     slopes,
     step_s,
 )
-from cost_models.sensitivity.formulas import symbolic_device, tidy
+from tests.bench.prices.formulas import symbolic_device, tidy
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "appendix" / "prices.md"
 DOCUMENT = PATH.read_text(encoding="utf-8")

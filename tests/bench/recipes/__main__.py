@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from cost_models.sensitivity.document import rewritten
 from tests.bench.fresh_process import in_fresh_process
+from tests.bench.prices.document import rewritten
 from tests.bench.recipes.document import lines_of, parts
 from tests.bench.recipes.price import JobPlans, job_plans_of, plan_job
 from tests.bench.recipes.row import BESIDE, Job, Recipe, read

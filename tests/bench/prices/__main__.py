@@ -1,4 +1,4 @@
-"""``python -m cost_models.sensitivity``: prints the formulas and figures of docs/appendix/prices.md, and writes it."""
+"""``python -m tests.bench.prices``: prints the formulas and figures of docs/appendix/prices.md, and writes it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cost_models.sensitivity.document import parts, rewritten
+from tests.bench.prices.document import parts, rewritten
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0."""
-    parser = argparse.ArgumentParser(prog="python -m cost_models.sensitivity", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.prices", description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the document whose marked parts are rewritten")
     path = parser.parse_args(arguments).write
     printed = parts()

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import sympy
 
-from cost_models.sensitivity import formulas
-from cost_models.sensitivity.examples import (
+from cost_models.sensitivity.expression import closed_form
+from tests.bench.prices import formulas
+from tests.bench.prices.examples import (
     RECIPES,
     SEQUENCE,
     bandwidths_gb_per_s,
@@ -19,7 +20,6 @@ from cost_models.sensitivity.examples import (
     point,
     slopes,
 )
-from cost_models.sensitivity.expression import closed_form
 
 FORMULAS = {
     "operators": formulas.operators,
