@@ -1,18 +1,13 @@
-"""Bytes that a training step holds on one device: model states, activations in flight, transients.
+"""Bytes that a training step holds on one device: model states and transients.
 
-How many activations are in flight, `pipeline` says. Modules, each importing only those before it:
+What operators save for their backward stands in `transformer`, and how often, in `pipeline`. Modules, each importing
+only those before it:
 
     optimizers   what an optimizer keeps of each parameter
     states       parameters, gradients, master copies and optimizer state under a precision and a ZeRO level
-    activations  what a microbatch saves for its backward
     transients   what lives for a moment: logits, gathered parameters, buffers of collectives
 """
 
-from cost_models.memory.activations import (
-    outer_activation_bytes,
-    output_tensors_bytes,
-    transformer_layer_activation_bytes,
-)
 from cost_models.memory.optimizers import OPTIMIZERS, STATES_PER_ELEMENT, OptimizerState, optimizer_state_bytes
 from cost_models.memory.states import (
     ACCOUNTS,
@@ -40,9 +35,6 @@ __all__ = [
     "Precision",
     "loss_bytes",
     "optimizer_state_bytes",
-    "outer_activation_bytes",
-    "output_tensors_bytes",
     "state_bytes",
-    "transformer_layer_activation_bytes",
     "update_bytes",
 ]

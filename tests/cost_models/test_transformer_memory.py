@@ -10,11 +10,12 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.memory import state_bytes, transformer_layer_activation_bytes
+from cost_models.memory import state_bytes
 from cost_models.transformer.elements import stage_elements
 from cost_models.transformer.memory import peak_bytes, reserved_bytes, stages_bytes
 from cost_models.transformer.model import Recipe, Transformer
 from cost_models.transformer.saved import embedding_saved_bytes
+from tests.oracles.korthikanti import transformer_layer_activation_bytes
 
 GPT = Transformer(2048, 24, 16, 1024, 51200, dropout=True)
 LLAMA = Transformer(

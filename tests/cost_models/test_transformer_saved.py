@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cost_models.memory import transformer_layer_activation_bytes
 from cost_models.transformer.model import Recipe, Transformer
 from cost_models.transformer.saved import RECOMPUTES, kept_bytes, layer_saved, layer_saved_bytes
+from tests.oracles.korthikanti import transformer_layer_activation_bytes
 
 UNFUSED = Recipe(fused_attention=False, compiled=True, micro_batch=3)
 sizes = st.sampled_from([1, 2, 4, 8, 16])

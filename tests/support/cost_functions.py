@@ -155,7 +155,6 @@ def collectives() -> tuple[Price, ...]:
 
 
 def held_bytes() -> tuple[Price, ...]:
-    gpt = (("sequence", 1, 1e5), ("micro_batch", 1, 64), ("hidden", 64, 2e4))
     states = (("elements", 1, 1e12), ("dp", 1, 1e4))
     return (
         *(
@@ -183,22 +182,6 @@ def held_bytes() -> tuple[Price, ...]:
                   nothing=(what,))
             for way, what in (("together", "total"), ("one by one", "largest"))
         ),
-        *(
-            Price(f"transformer_layer_activation_bytes, {again}", memory.transformer_layer_activation_bytes,
-                  (*gpt, ("heads", 1, 128)),
-                  lambda s, b, h, a, again=again: memory.transformer_layer_activation_bytes(s, b, h, a, 8, True, again),
-                  "bytes", nothing=("sequence", "micro_batch"))
-            for again in ("none", "selective", "full")
-        ),
-        *(
-            Price(f"outer_activation_bytes, {stages} stages", memory.outer_activation_bytes,
-                  (*gpt, ("vocabulary", 1e3, 3e5)),
-                  lambda *s, stages=stages: memory.outer_activation_bytes(*s, 8, stages), "bytes",
-                  nothing=("sequence", "micro_batch"))
-            for stages in (1, 4)
-        ),
-        Price("output_tensors_bytes", memory.output_tensors_bytes, gpt,
-              lambda *s: memory.output_tensors_bytes(*s, 4), "bytes", nothing=("sequence", "micro_batch", "hidden")),
     )  # fmt: skip
 
 

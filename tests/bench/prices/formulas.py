@@ -14,6 +14,7 @@ from cost_models.hardware import Device, Level, Link, Switch, Topology, load_dev
 from cost_models.sensitivity.expression import folded, rebuilt_as, symbol
 from cost_models.transformer.model import Recipe
 from cost_models.transformer.step import waiting
+from tests.oracles.korthikanti import transformer_layer_activation_bytes
 
 Formulas = tuple[tuple[str, sympy.Expr], ...]
 """(what, formula) for each line of a part."""
@@ -101,7 +102,7 @@ def overlap() -> Formulas:
 def held() -> Formulas:
     elements, ranks = symbol("Ψ"), symbol("D")
     s, b, h, a, t, v = (symbol(name) for name in "sbhatv")
-    layer = memory.transformer_layer_activation_bytes
+    layer = transformer_layer_activation_bytes
     return (
         *(
             (f"states, ZeRO-{zero}", memory.state_bytes(elements, "bf16-mixed", "adamw", zero, ranks).total_bytes)

@@ -8,15 +8,11 @@ from collections.abc import Mapping
 import sympy
 
 from cost_models.arithmetic import Number
-from cost_models.memory import (
-    outer_activation_bytes,
-    output_tensors_bytes,
-    state_bytes,
-    transformer_layer_activation_bytes,
-)
+from cost_models.memory import state_bytes
 from cost_models.validation.case import Unusable
 from cost_models.validation.metrics import Point
 from tests.bench.closed_form.rows import Row
+from tests.oracles.korthikanti import outer_activation_bytes, output_tensors_bytes, transformer_layer_activation_bytes
 
 GIB = 2.0**30
 UNIT = {"GB": 1e9, "GiB": 2.0**30, "M": 1e6, "B": 1e9, "T": 1e12}
