@@ -34,7 +34,7 @@ from autoplan.trace.direct import (
 )
 from autoplan.trace.masked import masked_operators as masked
 from autoplan.trace.passes.buffer_updates import with_updates
-from autoplan.trace.passes.decompose import Speller
+from autoplan.trace.passes.decompose import Decomposer
 from autoplan.trace.passes.literals import literal
 
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
@@ -79,7 +79,7 @@ class Converter:
         self.names = names
         self.builder = Builder()
         self.table = forms()
-        self.speller = Speller()
+        self.decomposer = Decomposer()
         self.failed: list[str] = []  # the nodes that an error came from, the innermost first
 
     def graph(self, module: fx.GraphModule, env: dict[str, Value]) -> dict[str, Value]:
@@ -146,14 +146,14 @@ class Converter:
         if isinstance(node.target, torch._ops.OpOverload) and op not in registered():
             check_values_unread(node, node.target, self.builder.module)
             plain = overload(op)  # in place of one that changes its operand
-            if self.speller.spells(plain):
-                return self.spelled(plain, args, kwargs)
+            if self.decomposer.decomposes(plain):
+                return self.decomposed(plain, args, kwargs)
         return as_it_is(self.builder, node, op, args, kwargs)
 
-    def spelled(self, op: torch._ops.OpOverload, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+    def decomposed(self, op: torch._ops.OpOverload, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """An operator of which nothing is known, as those that torch makes it of."""
         try:
-            body, refs = self.speller.spell(self.builder, op, args, kwargs)
+            body, refs = self.decomposer.decompose(self.builder, op, args, kwargs)
         except Exception as error:  # whatever an operator's own decomposition raises on meta tensors
             cause = f"torch can't say what it is made of without values: {str(error).strip().splitlines()[0]}"
             module = self.builder.module or "the root"

@@ -1,6 +1,6 @@
 """Operators that torch composes by looking at values, or doesn't compose, written as others that have rules.
 
-The speller (``trace.passes.decompose``) takes these first.
+The decomposer (``trace.passes.decompose``) takes these first.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Operators that have neither a form nor a rule, spelled out in those of which torch composes them.
+"""Operators that have neither a form nor a rule, decomposed into those of which torch composes them.
 
 torch knows for most operators how they follow from simpler ones (``torch.export.default_decompositions``); here one is
 traced by itself on meta tensors, so that the program around it stays as it was exported: a pass over all of it would
-lose where gradients stop, and would spell out what is known, too.
+lose where gradients stop, and would decompose what is known, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,17 +20,17 @@ Operator = torch._ops.OpOverload
 Decompositions = dict[Operator, Callable[..., object]]
 
 
-class Speller:
-    """What torch can spell out; its table is made when it is first asked for."""
+class Decomposer:
+    """What torch can decompose; its table is made when it is first asked for."""
 
     @cached_property
     def table(self) -> Decompositions:
         return dict(torch.export.default_decompositions().items())
 
-    def spells(self, op: Operator) -> bool:
+    def decomposes(self, op: Operator) -> bool:
         return not op._schema.is_mutable and (op in COMPOSITIONS or composite(op) or op in self.table)
 
-    def spell(
+    def decompose(
         self, builder: Builder, op: Operator, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
     ) -> tuple[fx.GraphModule, tuple[Ref, ...]]:
         """The graph of an operator, and the values of its placeholders."""
