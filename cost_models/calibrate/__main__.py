@@ -19,9 +19,9 @@ from rich.console import Console
 from cost_models.calibrate import collectives, operators, sizes
 from cost_models.calibrate.cases import Collective, Operator, Sample, split
 from cost_models.calibrate.fit_device import blank_device, fit_device
-from cost_models.calibrate.fit_links import fit_links, predict, with_meeting
+from cost_models.calibrate.fit_links import fit_links, predict, with_start_delay
 from cost_models.calibrate.measure import measure
-from cost_models.calibrate.overlap import measure_meeting, measure_overlap, measure_sharing
+from cost_models.calibrate.overlap import measure_overlap, measure_sharing, measure_start_delay
 from cost_models.calibrate.report import error_table, held_out_errors, mean_error, rows
 from cost_models.calibrate.world import Machine, World, join, machine
 from cost_models.calibrate.write import Origin, check_writable, profile_text, table_text, write_profile, write_text
@@ -113,11 +113,11 @@ class _Shared:
     """What devices take from one another.
 
     figures    of ``Device``
-    meeting_s  by which a collective between computing starts later, and by which a send does
+    start_delay_s  by which a collective between computing starts later, and by which a send does
     """
 
     figures: dict[str, Any]
-    meeting_s: tuple[float, float] = (0.0, 0.0)
+    start_delay_s: tuple[float, float] = (0.0, 0.0)
 
 
 def _shared(world: World, budget_s: float, console: Console) -> _Shared:
@@ -128,8 +128,8 @@ def _shared(world: World, budget_s: float, console: Console) -> _Shared:
     told = "no devices share"
     if sharers > 1:
         each_s = budget_s * _MEETING / 2
-        collective_s, send_s = (measure_meeting(world, kind, each_s) for kind in ("all-reduce", "send"))
-        found = replace(found, meeting_s=(collective_s, send_s))
+        collective_s, send_s = (measure_start_delay(world, kind, each_s) for kind in ("all-reduce", "send"))
+        found = replace(found, start_delay_s=(collective_s, send_s))
         told = f"{sharers} devices share, one alone is {alone:.1f} times as fast; between computing collectives start "
         told += f"{collective_s * 1e3:.1f} ms later, sends {send_s * 1e3:.1f} ms"
     console.print(
@@ -175,8 +175,8 @@ def _write(
     console.print(error_table([*operator_errors, *collective_errors]))
     where = f"{world.nodes}x{world.devices_per_node} processes at once on {known.name}, PyTorch {torch.__version__}"
     backend = dist.get_backend()
-    startup_ms = " and ".join(f"{seconds * 1e3:.2f} ms" for seconds in shared.meeting_s)
-    turns = f"; startups hold {startup_ms} (sends) for ranks' turns" if any(shared.meeting_s) else ""
+    startup_ms = " and ".join(f"{seconds * 1e3:.2f} ms" for seconds in shared.start_delay_s)
+    turns = f"; startups hold {startup_ms} (sends) for ranks' turns" if any(shared.start_delay_s) else ""
     origin = Origin(
         title=f"Measured by cost_models.calibrate with {where}",
         date=date.today().isoformat(),
@@ -187,7 +187,7 @@ def _write(
         *rows(operator_points, lambda case: case.predict(device)),
         *rows(collective_points, lambda case: predict(case, links)),
     ]
-    met = with_meeting(links, *shared.meeting_s)
+    met = with_start_delay(links, *shared.start_delay_s)
     write_profile(path, profile_text(device, met, world.nodes, world.devices_per_node, origin))
     write_text(path.with_suffix(".csv"), table_text(table))
     console.print(f"wrote {path} and {path.with_suffix('.csv')}: ClusterSpec.of({str(path)!r})")

@@ -36,15 +36,15 @@ def fit_links(samples: Sequence[Sample[Collective]]) -> dict[str, Link]:
     return {level: _joined({kind: link[level] for kind, link in by_kind.items() if level in link}) for level in levels}
 
 
-def with_meeting(links: Links, meeting_s: float, send_s: float) -> dict[str, Link]:
-    """The links on which every collective starts ``meeting_s`` later and every send ``send_s``, as ``measure_meeting``
-    found it: they were timed one after another, and a step has computing between them."""
-    return {level: _later(link, meeting_s, send_s) for level, link in links.items()}
+def with_start_delay(links: Links, start_delay_s: float, send_s: float) -> dict[str, Link]:
+    """The links on which every collective starts ``start_delay_s`` later and every send ``send_s``, as
+    ``measure_start_delay`` found it: they were timed one after another, and a step has computing between them."""
+    return {level: _later(link, start_delay_s, send_s) for level, link in links.items()}
 
 
-def _later(link: Link, meeting_s: float, send_s: float) -> Link:
-    kinds = tuple((kind, _later(own, send_s if kind == "send" else meeting_s, send_s)) for kind, own in link.kinds)
-    return replace(link, startup_s=link.startup_s + meeting_s, kinds=kinds)
+def _later(link: Link, start_delay_s: float, send_s: float) -> Link:
+    kinds = tuple((kind, _later(own, send_s if kind == "send" else start_delay_s, send_s)) for kind, own in link.kinds)
+    return replace(link, startup_s=link.startup_s + start_delay_s, kinds=kinds)
 
 
 def _joined(kinds: Mapping[str, Link]) -> Link:

@@ -15,12 +15,12 @@ from cost_models.calibrate.operators import Run
 from cost_models.calibrate.world import World
 
 _ROUNDS = 5
-_MEETING_ROUNDS = 9
+_DELAY_ROUNDS = 9
 _SIDE = 384             # of the square matrices that are multiplied
 _SHARES = 1.2           # times as fast as with the others at work: those who share processors
 _LEAST_BYTES = 2**18
 _LARGEST_BYTES = 2**26
-_MEETING_BYTES = 2**18  # of a collective between computing: as small as what tensor parallelism adds up
+_DELAY_BYTES = 2**18  # of a collective between computing: as small as what tensor parallelism adds up
 _BETWEEN_S = 0.012      # computing from one to the next: a few of a scheduler's slices
 _LONGEST_SHARE = 0.95   # of a collective's time that the compute is told to lose: beyond, slowdowns have no bound
 
@@ -71,7 +71,7 @@ def measure_overlap(world: World, budget_s: float) -> float:
     return statistics.median(slowdown(*times) for times in rounds)
 
 
-def measure_meeting(world: World, kind: str, budget_s: float) -> float:
+def measure_start_delay(world: World, kind: str, budget_s: float) -> float:
     """Seconds by which a collective, or a send, takes longer where devices come to it from computing than where one
     follows another, as ``collectives`` are timed: at least 0.
 
@@ -79,26 +79,26 @@ def measure_meeting(world: World, kind: str, budget_s: float) -> float:
     last. Over the groups of the innermost axis, each as often as fits into the budget.
     """
     axis = world.axes[0]
-    meet = start(Collective(kind, axis, _MEETING_BYTES), world.group(axis), world.device)
+    work = start(Collective(kind, axis, _DELAY_BYTES), world.group(axis), world.device)
     y = torch.randn(_SIDE, _SIDE, device=world.device)
     products = max(1, round(_BETWEEN_S / _seconds(lambda: _multiply(y, 16), world) * 16))
-    turn_s = _seconds(lambda: _meet(meet, y, products, 4), world) / 4
-    turns = max(8, round(budget_s / (2 * _MEETING_ROUNDS) / turn_s))
+    turn_s = _seconds(lambda: _alternate(work, y, products, 4), world) / 4
+    turns = max(8, round(budget_s / (2 * _DELAY_ROUNDS) / turn_s))
 
     def more() -> float:
         """Of one of them between products, over the two apart."""
-        both_s = _seconds(lambda: _meet(meet, y, products, turns), world)
+        both_s = _seconds(lambda: _alternate(work, y, products, turns), world)
         compute_s = _seconds(lambda: _multiply(y, products * turns), world)
-        comm_s = _seconds(lambda: _meet(meet, y, 0, turns), world)
+        comm_s = _seconds(lambda: _alternate(work, y, 0, turns), world)
         return (both_s - compute_s - comm_s) / turns
 
-    return max(0.0, statistics.median(more() for _ in range(_MEETING_ROUNDS)))
+    return max(0.0, statistics.median(more() for _ in range(_DELAY_ROUNDS)))
 
 
-def _meet(meet: Run, y: torch.Tensor, products: int, turns: int) -> None:
+def _alternate(work: Run, y: torch.Tensor, products: int, turns: int) -> None:
     for turn in range(turns):
         _multiply(y, products)
-        meet(turn)
+        work(turn)
 
 
 def slowdown(comm_s: float, compute_s: float, both_s: float) -> float:

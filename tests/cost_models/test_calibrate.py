@@ -15,7 +15,7 @@ from cost_models.calibrate import sizes
 from cost_models.calibrate.cases import Collective, Dispatch, Matmul, Sample, Stream, by_family, errors, split
 from cost_models.calibrate.fit import fit
 from cost_models.calibrate.fit_device import blank_device, fit_device
-from cost_models.calibrate.fit_links import fit_links, predict, with_meeting
+from cost_models.calibrate.fit_links import fit_links, predict, with_start_delay
 from cost_models.calibrate.overlap import sharing, slowdown
 from cost_models.calibrate.report import held_out_errors, mean_error, rows
 from cost_models.calibrate.world import cluster_axes, join, members
@@ -173,14 +173,14 @@ def test_devices_that_gain_by_the_others_waiting_share_processors():
 def test_ranks_that_wait_for_their_turns_start_every_collective_and_every_send_later():
     send, gather = Link(1e-4, 1e9, 1e-5), Link(1e-4, 8e8, 2e-5)
     links = {"node": Link(1e-4, 5e8, 2e-4, kinds=(("send", send), ("all-gather", gather)))}
-    met = with_meeting(links, 1e-3, 2e-3)["node"]
+    met = with_start_delay(links, 1e-3, 2e-3)["node"]
     assert send_seconds(2**20, met) - send_seconds(2**20, links["node"]) == pytest.approx(2e-3)
     path, later = ((4, links["node"]),), ((4, met),)
     for kind in ("all-gather", "all-reduce"):
         seconds = COLLECTIVES[kind](2**20, later) - COLLECTIVES[kind](2**20, path)
         assert seconds == pytest.approx(1e-3)
     assert COLLECTIVES["all-reduce"](2**20, ((1, met),)) == 0
-    assert with_meeting(links, 0.0, 0.0) == links
+    assert with_start_delay(links, 0.0, 0.0) == links
 
 
 def test_an_accelerator_without_links_is_refused_before_any_process_waits(monkeypatch: pytest.MonkeyPatch) -> None:
