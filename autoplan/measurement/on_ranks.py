@@ -13,7 +13,7 @@ from autoplan.errors import InputsError, ParallelismError
 from autoplan.ir.record import PlanRecord
 from autoplan.measurement.measurement import Measurement
 from autoplan.measurement.part_by_part import RankMeasured, beside
-from autoplan.measurement.profiled import profiled, settle
+from autoplan.measurement.profiled import profiled, synchronize
 from autoplan.measurement.rank_step import rank_step
 from autoplan.options import Inference
 from autoplan.runtime.collectives.objects import from_all, from_first, together
@@ -49,13 +49,13 @@ def measure_program(
 
     times = []
     for at in range(WARM + steps):
-        settle(program.device)
+        synchronize(program.device)
         if at == WARM:
             restart_peak(program.device)
         began_s = time.perf_counter()
         step()
         program.optimizer.step()
-        settle(program.device)
+        synchronize(program.device)
         times.append(time.perf_counter() - began_s)
     peak = peak_bytes(program.device)
     events = together(lambda: profiled(step, program.optimizer.step, program.device, lambda: from_all(None), kept))

@@ -30,7 +30,7 @@ def profiled(
             step()
             with record_function(UPDATE):
                 update()
-            settle(device)
+            synchronize(device)
     with tempfile.TemporaryDirectory(prefix="autoplan-profile-") as folder:
         file = Path(folder) / "step.json"
         found.export_chrome_trace(str(file))  # which a profile does once
@@ -40,7 +40,7 @@ def profiled(
     return json.loads(content)["traceEvents"]
 
 
-def settle(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Waits for what the device was given."""
     if device.type != "cpu":
         torch.accelerator.synchronize()

@@ -92,7 +92,7 @@ class Planner:
         named = known[0].named | known[1].named
         for end in (start, goal) if named else ():
             if (rest := self._unnameable(end, named, I if I in (*rests(start), *rests(goal)) else R)) is not None:
-                return in_turn([self.plan(*leg) for leg in ((start, rest), (rest, goal))])
+                return joined([self.plan(*each) for each in ((start, rest), (rest, goal))])
         even = known[0].even and known[1].even
         if even and not named and len(names := self.moving(start, goal)) == 1:
             return self._along(names[0], start, goal)
@@ -222,10 +222,10 @@ def rests(layout: Layout) -> tuple[State, ...]:
     return tuple(state for _, state in layout.rest)
 
 
-def in_turn(legs: Sequence[Redistribution]) -> Redistribution:
+def joined(redistributions: Sequence[Redistribution]) -> Redistribution:
     """Several redistributions, one after another."""
-    steps = tuple(step for leg in legs for step in leg.collectives)
-    return Redistribution(steps, sum(leg.seconds for leg in legs))
+    steps = tuple(step for each in redistributions for step in each.collectives)
+    return Redistribution(steps, sum(each.seconds for each in redistributions))
 
 
 def fixed_out(

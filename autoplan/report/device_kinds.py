@@ -25,7 +25,7 @@ def memory_limits_of(record: PlanRecord) -> list[int]:
     return [least + headroom_bytes(topology, device) for device in devices] or [least] * ranks
 
 
-def wall_text(record: PlanRecord) -> str:
+def memory_limit_text(record: PlanRecord) -> str:
     """``76.1 GiB``, or of several kinds ``76.1 GiB on h100-sxm, 36.9 GiB on a100-sxm-40gb``."""
     names, memory_limits = stage_kinds(record), [size_text(memory_limit) for memory_limit in memory_limits_of(record)]
     if len(set(memory_limits)) == 1:

@@ -6,7 +6,7 @@ from itertools import groupby
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative, PricedCollective, SearchReport, StageChoice
 from autoplan.ir.record import PlanRecord
-from autoplan.report.device_kinds import memory_limits_of, stage_kinds, wall_text
+from autoplan.report.device_kinds import memory_limit_text, memory_limits_of, stage_kinds
 from autoplan.report.table import paragraph, table
 from autoplan.report.waits import per_device, spent_s
 from autoplan.report.words import GIB, MIB, apart_text, headline, is_chosen, parallelism_text, seconds_text, size_in
@@ -34,7 +34,7 @@ def memory_section(record: PlanRecord) -> str:
         rows.append([str(number), *sizes, share, *beside, *kinds[number : number + 1], holds])
     beside = [*([apart_text(record)] if offloads else []), *(["device"] if kinds else [])]
     header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the limit", *beside, "holds"]
-    title = f"Memory of one device at its busiest, {name} (memory limit: {wall_text(record)})"
+    title = f"Memory of one device at its busiest, {name} (memory limit: {memory_limit_text(record)})"
     return f"{title}\n{table(header, rows, right=range(len(header) - 1 - bool(kinds)))}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import PricedCollective, StageMemory
 from autoplan.ir.record import PlanRecord
-from autoplan.report.device_kinds import memory_limits_of, wall_text
+from autoplan.report.device_kinds import memory_limit_text, memory_limits_of
 from autoplan.report.notes import notes_of, others
 from autoplan.report.price_tables import KINDS, hidden_text
 from autoplan.report.start import start_text
@@ -100,7 +100,7 @@ def memory(record: PlanRecord, most: int) -> list[str]:
     offloads = any(m.host for m in held)
     header = [place, *KINDS, "total", "of the limit", *([apart_text(record)] if offloads else [])]
     rows = [row[: len(header)] for row in rows]
-    title = shortened(f"Memory of one device at its busiest, {name} (memory limit: {wall_text(record)})")
+    title = shortened(f"Memory of one device at its busiest, {name} (memory limit: {memory_limit_text(record)})")
     return [title, *table(header, rows, right=range(len(header))).splitlines(), *more(len(held) - len(rows), place)]
 
 

@@ -10,7 +10,7 @@ from autoplan.ir.choice import SplitShare
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
-from autoplan.report.device_kinds import wall_text
+from autoplan.report.device_kinds import memory_limit_text
 from autoplan.report.embedding_tables import tables_section
 from autoplan.report.notes import notes_section
 from autoplan.report.price_tables import alternatives_section, collectives_section, memory_section, search_section
@@ -79,7 +79,7 @@ def shown(share: float) -> str:
 def cluster_text(record: PlanRecord) -> str:
     devices = record.cluster.devices
     plural = "devices" if devices > 1 else "device"
-    return f"{devices} {plural} of {wall_text(record)} usable{reserve_text(record)}"
+    return f"{devices} {plural} of {memory_limit_text(record)} usable{reserve_text(record)}"
 
 
 def reserve_text(record: PlanRecord) -> str:

@@ -179,7 +179,7 @@ def look_up(
     here = (local >= 0) & (local < box.rows)
     local, counts = local.masked_fill(~here, 0), here & (indices != table.padding)
     if table.pooling == "max":
-        return greatest(weight, local, counts)
+        return bag_max(weight, local, counts)
     weights = counts.to(weight.dtype) if shares is None else shares.masked_fill(~counts, 0.0)
     if table.pooling == "none":
         rows = weight[local].masked_fill(~here.unsqueeze(-1), 0.0)
@@ -187,7 +187,7 @@ def look_up(
     return functional.embedding_bag(local, weight, mode="sum", per_sample_weights=weights), local, weights
 
 
-def greatest(weight: Tensor, local: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def bag_max(weight: Tensor, local: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of each bag the greatest in each column, 0 where none counts; the row it came from, and whether one did."""
     rows = weight[local].masked_fill(~counts.unsqueeze(-1), float("-inf"))
     values, places = rows.max(1)

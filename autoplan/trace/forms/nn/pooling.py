@@ -50,23 +50,23 @@ def adaptive(b: Builder, kind: str, x: Ref, space: int, size: int | Sequence[int
 
 def register(space: int) -> None:
     @form(f"aten.max_pool{space}d.default")
-    def greatest(b: Builder, x: Ref, *args: object) -> Ref:
+    def maximum(b: Builder, x: Ref, *args: object) -> Ref:
         return max_pool(b, x, space, args)
 
     @form(f"aten.max_pool{space}d_with_indices.default")
-    def greatest_alone(b: Builder, x: Ref, *args: object) -> tuple[Ref | None, ...]:
+    def maximum_with_indices(b: Builder, x: Ref, *args: object) -> tuple[Ref | None, ...]:
         return max_pool(b, x, space, args), None
 
     @form(f"aten.avg_pool{space}d.default")
-    def mean(b: Builder, x: Ref, *args: object) -> Ref:
+    def average_over(b: Builder, x: Ref, *args: object) -> Ref:
         return average(b, x, space, args)
 
     @form(f"aten.adaptive_avg_pool{space}d.default", f"aten._adaptive_avg_pool{space}d.default")
-    def adaptive_mean(b: Builder, x: Ref, size: int | Sequence[int]) -> Ref:
+    def adaptive_average(b: Builder, x: Ref, size: int | Sequence[int]) -> Ref:
         return adaptive(b, "avg", x, space, size)
 
     @form(f"aten.adaptive_max_pool{space}d.default")
-    def adaptive_greatest(b: Builder, x: Ref, size: int | Sequence[int]) -> tuple[Ref | None, ...]:
+    def adaptive_maximum(b: Builder, x: Ref, size: int | Sequence[int]) -> tuple[Ref | None, ...]:
         return adaptive(b, "max", x, space, size), None
 
 
