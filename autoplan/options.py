@@ -307,12 +307,12 @@ class Parallelism:
         return self.local_steps not in (None, 1) or self.gossip is not None
 
     @property
-    def means_apart(self) -> bool:
+    def replica_mean_loss(self) -> bool:
         """Whether each replica's loss is the mean over its own rows."""
-        return self.steps_locally or self.unheld
+        return self.steps_locally or self.tolerates_stragglers
 
     @property
-    def unheld(self) -> bool:
+    def tolerates_stragglers(self) -> bool:
         """Whether a step waits for no worker that is late."""
         return self.backups is not None or bool(self.ahead)
 
@@ -329,7 +329,7 @@ class Parallelism:
     @property
     def asynchronous(self) -> bool:
         """Whether a step is another than one device's on the whole batch."""
-        return self.means_apart or self.continuous or bool(self.staleness) or self.compression is not None
+        return self.replica_mean_loss or self.continuous or bool(self.staleness) or self.compression is not None
 
     @property
     def compressed(self) -> Compression | None:

@@ -23,7 +23,7 @@ def typed_program(model: Model, chosen: Chosen, apart: bool = False) -> Lowered:
     typecheck(program, apart)
     asked = f"gossip={p.gossip!r}" if p.gossip else f"local_steps={p.local_steps}"
     asked = f"backups={p.backups}" if p.backups else f"ahead={p.ahead!r}" if p.ahead else asked
-    program = on_their_own(program, asked) if p.means_apart else program
+    program = on_their_own(program, asked) if p.replica_mean_loss else program
     return each_apart(program) if apart else program
 
 

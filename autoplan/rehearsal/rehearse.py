@@ -46,7 +46,7 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
     record, spec, program = plan.record, plan.spec(), plan.program_text().decode()
     if spec.forward_only:
         raise RehearsalError("a plan of Inference()", "a rehearsal is of a training's step", "rehearse a training plan")
-    if spec.parallelism.unheld:
+    if spec.parallelism.tolerates_stragglers:
         backups, ahead = spec.parallelism.backups, spec.parallelism.ahead
         what = f"backups={backups}" if backups else f"ahead={ahead!r}"
         raise RehearsalError(f"a plan of {what}", "which workers are done first no rehearsal knows", "rehearse another")

@@ -65,7 +65,7 @@ class RankModel:
         self.held = sharded_parameters(spec, self.stages.parameters, self.axes, on_disk)
         self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device, zero)
         self.unread = whole_tensors.unread_values(spec, self.rank)
-        self.agreement = (AskedOnce if spec.parallelism.unheld else Agreement)(self.axes, self.device)
+        self.agreement = (AskedOnce if spec.parallelism.tolerates_stragglers else Agreement)(self.axes, self.device)
         self.broken = BrokenOff(alone=spec.lowered.mesh.devices == 1 and len(spec.lowered.stages) == 1)
 
     def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:

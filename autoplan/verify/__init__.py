@@ -98,8 +98,8 @@ def verify_training(
     limited = training.expert_capacity is not None  # the module itself drops nothing
     against, own = "one device", module is not None and not drops(exact.model) and not limited
     chosen = exact.chosen.parallelism
-    if not own and (chosen.means_apart or chosen.compressed or chosen.continuous):
-        told = "no one device takes its replicas' steps" if chosen.means_apart else NOT_COMPRESSED
+    if not own and (chosen.replica_mean_loss or chosen.compressed or chosen.continuous):
+        told = "no one device takes its replicas' steps" if chosen.replica_mean_loss else NOT_COMPRESSED
         how = "with gradients summed in each"
         if chosen.continuous:
             told, how = "one device has no stages that are differently late", "flushed after each step"

@@ -22,7 +22,7 @@ def whole_counts(
 
     alone  whether each replica has its own, at least one: without a valid token its loss is zero. None: as planned
     """
-    m, local = spec.microbatches, spec.parallelism.means_apart if alone is None else alone
+    m, local = spec.microbatches, spec.parallelism.replica_mean_loss if alone is None else alone
     each = [module.counts(**{name: microbatches[j] for name, microbatches in inputs.items()}) for j in range(m)]
     whole = {}
     for name in spec.lowered.counts:
@@ -55,7 +55,7 @@ def loss_from_all(lowered: Lowered) -> bool:
 def whole_loss(spec: ProgramSpec, loss: Tensor, axes: Mapping[str, MeshAxis]) -> Tensor:
     """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean, of
     asynchronous servers this worker's own."""
-    if spec.parallelism.unheld:
+    if spec.parallelism.tolerates_stragglers:
         return loss  # that of the workers who are taken, or this worker's own
     loss = summed_loss(spec, loss, axes)
     if spec.parallelism.steps_locally:
