@@ -108,7 +108,7 @@ def test_a_mistake_of_one_rank_is_the_only_thing_that_is_said(tmp_path: Path, tr
     assert "train.py\", line" not in done.stderr
 
 
-@pytest.mark.slow  # it waits for 15 s; test_meeting.py has who does not come, among threads
+@pytest.mark.slow  # it waits for 15 s; test_rendezvous.py has who does not come, among threads
 def test_a_rank_that_never_comes_is_named(tmp_path: Path, train_py: str) -> None:
     (tmp_path / "faults.json").write_text("{}")
     with socket.socket() as listener:

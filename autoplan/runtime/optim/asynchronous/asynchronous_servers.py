@@ -34,7 +34,7 @@ from autoplan.option_values import UNBOUNDED
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.asynchronous.arrivals import Arrival
 from autoplan.runtime.optim.asynchronous.arriving_shard import Shard
-from autoplan.runtime.optim.asynchronous.parcel import Parcel
+from autoplan.runtime.optim.asynchronous.shard_message import ShardMessage
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import ProgramSpec
 
@@ -66,7 +66,7 @@ class AsynchronousServers:
         owners = sorted(set(spec.owners.values()))
         self.shards = {rank: [h for h in trained if spec.owners[h.name] == rank] for rank in owners}
         numbers = 1 + len(optimizer.param_groups)
-        self.parcels = {rank: Parcel(each, numbers) for rank, each in self.shards.items() if rank != self.rank}
+        self.messages = {rank: ShardMessage(each, numbers) for rank, each in self.shards.items() if rank != self.rank}
         mine = self.shards.get(self.rank)
         self.shard = Shard(spec, mine, self.workers) if mine else None
         self.coming: list[tuple[int, dist.Work]] = []
@@ -100,25 +100,25 @@ class AsynchronousServers:
     def serve(self, worker: int, numbers: int) -> None:
         """One worker, until it ends; in a thread of its own."""
         assert self.shard is not None
-        parcel = Parcel(self.shard.held, numbers)
+        message = ShardMessage(self.shard.held, numbers)
         try:
             while True:
                 try:
-                    dist.recv(parcel.bytes, group=self.group, group_src=worker, tag=self.rank)
+                    dist.recv(message.bytes, group=self.group, group_src=worker, tag=self.rank)
                 except RuntimeError as error:
                     self.lost(worker, error)
                     return
-                kind, *rates = parcel.numbers.tolist()
+                kind, *rates = message.numbers.tolist()
                 if kind == END:
                     break
                 if kind == SETTLES:
                     self.shard.settles(worker)
                     continue
                 if kind == PUSH:
-                    self.shard.push(worker, parcel.given(), rates)
-                self.shard.pull(worker, parcel.tensors, between_steps=kind == PULL)
+                    self.shard.push(worker, message.given(), rates)
+                self.shard.pull(worker, message.tensors, between_steps=kind == PULL)
                 try:
-                    dist.send(parcel.bytes, group=self.group, group_dst=worker, tag=self.rank)
+                    dist.send(message.bytes, group=self.group, group_dst=worker, tag=self.rank)
                 except RuntimeError as error:
                     self.lost(worker, error)
                     return
@@ -150,8 +150,8 @@ class AsynchronousServers:
             return  # no step has been taken, or it broke off, which the caller is told
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         sent = []
-        for rank, parcel in self.parcels.items():
-            parcel.put([PUSH, *rates], gradients)
+        for rank, message in self.messages.items():
+            message.put([PUSH, *rates], gradients)
             sent.append(self.send(rank))
         if self.shard is not None:
             self.shard.push(self.rank, gradients, rates)
@@ -166,22 +166,22 @@ class AsynchronousServers:
 
     def ask(self) -> None:
         """Begins to receive what the servers have been asked for."""
-        for rank, parcel in self.parcels.items():
+        for rank, message in self.messages.items():
             with reaching(rank):
-                work = dist.irecv(parcel.bytes, group=self.group, group_src=rank, tag=rank)
+                work = dist.irecv(message.bytes, group=self.group, group_src=rank, tag=rank)
             assert work is not None
             self.coming.append((rank, work))
 
     def send(self, server: int) -> tuple[int, dist.Work]:
         with reaching(server):
-            work = dist.isend(self.parcels[server].bytes, group=self.group, group_dst=server, tag=server)
+            work = dist.isend(self.messages[server].bytes, group=self.group, group_dst=server, tag=server)
         assert work is not None
         return server, work
 
     def tell_servers(self, kind: float) -> None:
         sent = []
-        for rank, parcel in self.parcels.items():
-            parcel.numbers[0] = kind
+        for rank, message in self.messages.items():
+            message.numbers[0] = kind
             sent.append(self.send(rank))
         self.wait(sent)
 
@@ -204,7 +204,7 @@ class AsynchronousServers:
         self.wait(self.coming)
         for rank, _ in self.coming:
             for each in self.shards[rank]:
-                each.values.copy_(self.parcels[rank].tensors[each.name])
+                each.values.copy_(self.messages[rank].tensors[each.name])
         self.coming = []
         self.arrived()
 
@@ -265,10 +265,10 @@ class AsynchronousServers:
         self.closed = True
         atexit.unregister(self.at_exit)
         self.come()
-        for rank, parcel in self.parcels.items():
-            parcel.numbers[0] = END
+        for rank, message in self.messages.items():
+            message.numbers[0] = END
             with suppress(RuntimeError):  # one that is gone needs no word
-                dist.send(parcel.bytes, group=self.group, group_dst=rank, tag=rank)
+                dist.send(message.bytes, group=self.group, group_dst=rank, tag=rank)
         if self.shard is not None:
             self.shard.gone(self.rank)
             for thread in self.threads:

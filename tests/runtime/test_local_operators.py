@@ -1,4 +1,4 @@
-"""What the bodies promise beyond equality (which test_rules proves): exactness, economy, that they compile."""
+"""Functions in place of an operator, beyond equality (which test_rules proves): exact, economical, they compile."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 NUMBER_BYTES = 8  # of a float64
 
 
-class Parcel:
+class ShardMessage:
     """Memory of a shard's message, used again and again.
 
     bytes    what is sent
