@@ -57,7 +57,7 @@ def traced_model(
     check_dtypes(module, inputs, loss_fn, training.precision)
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     model = trace(module, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
-    if not isinstance(training, Training) or training.optimizer in ELEMENTWISE:
+    if not isinstance(training, Training) or {*training.optimizers} <= {*ELEMENTWISE}:
         model = with_stacked_weights(model)
     model = with_rounded_noted(in_precision(model, training.precision), training.precision)
     model = replace(model, notes=(*model.notes, *stored_notes(module, training.precision)))

@@ -39,6 +39,8 @@ ELEMENTWISE = (
 """Optimizers that update an element from its own gradient and state alone: parts are updated as the whole is."""
 ROWWISE = "rowwise-adagrad"
 """Looks at a row of a matrix."""
+SEVERAL = tuple(name for name in (*ELEMENTWISE, ROWWISE) if name != "rprop")
+"""Optimizers of which each group of parameters may have another."""
 
 CP_ATTENTION = ("heads", "rows", "ring")
 TENSOR_SYSTEMS = (

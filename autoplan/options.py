@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -47,8 +48,8 @@ class Training:
     lr_schedule     of the learning rate: an LRSchedule, its fields as a mapping, or its name; None: constant
     reduce_dtype    "fp32" or "bf16", in which gradients are summed over the axes that split the batch and its rows;
                     None: that in which they are stored. ZeRO accumulates the gradients of microbatches in it, too
-    groups          of parameters with options of their own: ParameterGroups, or mappings of ``match`` and options; the
-                    first that matches a parameter has it, the optimizer's other parameters are as Training says
+    groups          of parameters with options of their own, or an optimizer: ParameterGroups, or mappings of ``match``
+                    and options; the first that matches a parameter has it, other parameters are as Training says
     statistics      what a step computes with several microbatches: "batch", the loss of the whole batch; "microbatch",
                     the mean of the microbatches' losses, each as the module computes it from its rows alone, load
                     balancing, batch norm and denominators included
@@ -143,6 +144,23 @@ class Training:
     def draws_by_rank(self) -> bool:
         """Whether each rank draws for itself what drops out."""
         return self.randomness == "per-rank"
+
+    @property
+    def optimizers(self) -> tuple[str, ...]:
+        """All that update some parameters, each once: its own, then those of groups."""
+        return tuple(dict.fromkeys((self.optimizer, *(group.optimizer for group in self.groups if group.optimizer))))
+
+    def group_of(self, names: Sequence[str]) -> int:
+        """The number of a parameter's group, by all of its names; 0: it is in none."""
+        return next((number for number, group in enumerate(self.groups, 1) if group.has(names)), 0)
+
+    def updating(self, number: int) -> Training:
+        """What it says of the optimizer of one group's parameters, but for the group's options; 0: of those in none."""
+        name = self.groups[number - 1].optimizer if number else None
+        if name is None or name == self.optimizer:
+            return self
+        bare = replace(self, weight_decay=None, betas=None, eps=None, momentum=None, optimizer_options=(), groups=())
+        return replace(bare, optimizer=name)
 
     def optimizer_fields(self) -> dict[str, Any]:
         """The optimizer's options that have fields here, by torch's names; those that aren't given left out."""

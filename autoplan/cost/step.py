@@ -46,14 +46,19 @@ def reduced_ratio(training: Training | Inference) -> float | None:
 
 
 def optimizer_states(training: Training | Inference, model: Model | None = None, ways: float = 1.0) -> float:
-    """Elements of optimizer state for each parameter element: the mean over a model's parameters; without one, what it
-    is at least.
+    """Elements of optimizer state for each parameter element: the mean over a model's parameters; without one, and
+    where groups have optimizers of their own (``states_beyond``), what it is at least.
 
     ways  ranks over which a parameter is shared out. Rows and columns that stand for a matrix (Adafactor's) every rank
           has whole, so that an element of its part comes with as many times more
     """
     if isinstance(training, Inference):
         return 0
+    if len(training.optimizers) > 1:
+        trained = [p for p in model.parameters if p.trainable] if model is not None else []
+        if not trained:
+            return min(whole_copies(training.updating(number)) for number in range(1 + len(training.groups)))
+        return min(states_of(training, parameter) for parameter in trained)
     by_shape = model is not None and training.optimizer in (*GATHERED, ROWWISE)  # beside Muon vectors have AdamW
     trainable = [p for p in model.parameters if p.trainable] if model is not None and by_shape else []
     total = sum(p.type.elements for p in trainable)
@@ -64,6 +69,20 @@ def optimizer_states(training: Training | Inference, model: Model | None = None,
     if training.optimizer == "muon":
         return sum(p.type.elements * (1 if len(p.type.shape) == 2 else 2) for p in trainable) / total
     return sum(factored_elements(p.type.shape) * (ways if len(p.type.shape) > 1 else 1) for p in trainable) / total
+
+
+def states_of(training: Training, parameter: Parameter) -> float:
+    """The same of one parameter, whose group may have an optimizer of its own."""
+    how = training.updating(training.group_of(parameter.names))
+    return rows_of(parameter) / parameter.type.elements if how.optimizer == ROWWISE else whole_copies(how)
+
+
+def states_beyond(training: Training | Inference, model: Model) -> dict[str, float]:
+    """By parameter what it has more than ``optimizer_states`` says; empty where one optimizer updates all."""
+    if isinstance(training, Inference) or len(training.optimizers) == 1:
+        return {}
+    least = optimizer_states(training, model)
+    return {p.name: more for p in model.parameters if p.trainable and (more := states_of(training, p) - least)}
 
 
 def rows_of(parameter: Parameter) -> int:
@@ -100,7 +119,7 @@ def optimizer_passes(training: Training | Inference) -> float:
     """
     if isinstance(training, Inference):
         return 0.0
-    states = optimizer_states(training)
+    states = max(whole_copies(training.updating(number)) for number in range(1 + len(training.groups)))
     clipping = CLIPPING_PASSES if training.clip_grad_norm is not None else 0.0
     unscaling = UNSCALING_PASSES if training.scales_loss else 0.0
     return 3 + 2 * states + clipping + unscaling + (1 + states if training.optimizer == "lamb" else 0)
@@ -113,11 +132,11 @@ FUSED = ("adam", "adamw", "sgd")
 def in_one_pass(training: Training | Inference) -> bool:
     """Whether an update makes nothing beside what is stored: ``runtime.optim.optimizer.in_one_pass`` asks for such a
     kernel, unless options say otherwise."""
-    if not isinstance(training, Training) or training.optimizer not in FUSED:
+    if not isinstance(training, Training) or not {*training.optimizers} <= {*FUSED}:
         return False
-    options = training.optimizer_settings()
-    asked = [options, *({**options, **dict(group.options)} for group in training.groups)]
-    return all(own.get("fused", "foreach" not in options) for own in asked)
+    given = [training.updating(number).optimizer_settings() for number in range(1 + len(training.groups))]
+    own = [{}, *(dict(group.options) for group in training.groups)]
+    return all({**base, **more}.get("fused", "foreach" not in base) for base, more in zip(given, own, strict=True))
 
 
 def looks_at_all(training: Training | Inference) -> bool:

@@ -78,6 +78,8 @@ class DataShares:
     arriving whether they apply each worker's gradients as they arrive: an update for each, none hidden by a backward
     shards   each server's share of the parameters; () where that isn't known: even ones
     neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged
+    beyond   (name, elements of optimizer state for each of its own) of parameters that the device keeps more for than
+             for the others: their group has another optimizer
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
 
@@ -106,6 +108,7 @@ class DataShares:
     shards: tuple[float, ...] = ()
     backups: int = 0
     arriving: bool = False
+    beyond: tuple[tuple[str, float], ...] = ()
 
     @property
     def links(self) -> ServerLinks:
@@ -294,6 +297,10 @@ class DataShares:
         if not self.offloads:
             return states * self.optimizer_share * self.updated
         return self.offloaded_share(states) if self.host.own else 0.0
+
+    def states_share_of(self, states: float, summed: tuple[str, ...]) -> float:
+        """The same of a parameter whose gradient is summed over these axes, however wide ZeRO shards it."""
+        return self.states_share(states) / (self.wide_ways if self.zero and self.is_wide(summed) else 1)
 
     def host_share(self, states: float) -> float:
         """Bytes in a host's memory apart, per byte of parameters."""

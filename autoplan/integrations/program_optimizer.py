@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from autoplan.errors import ParallelismError
 from autoplan.runtime.optim.optimizer_options import optimizer_class
-from autoplan.runtime.optim.parameter_group import number_of, titles
+from autoplan.runtime.optim.parameter_group import titles
 from autoplan.runtime.program import Program
 
 KERNELS = ("params", "lr", "initial_lr", "name", "foreach", "fused", "capturable", "differentiable")
@@ -28,6 +28,11 @@ class Rates:
         self.program, self.given = program, given
         training = program.spec.training
         wanted = optimizer_class(training.optimizer)
+        if len(training.optimizers) > 1:
+            raise ParallelismError(
+                f"the loop's optimizer {type(given).__name__}", f"the plan's are {' and '.join(training.optimizers)}",
+                "leave the loop's out and call program.optimizer, or plan with one optimizer",
+            )  # fmt: skip
         if type(given) is not wanted:
             raise ParallelismError(
                 f"the loop's optimizer {type(given).__name__}", f"the plan's is {training.optimizer}",
@@ -39,7 +44,7 @@ class Rates:
         own = list(members(given, names))
         check_trained(program, {name for _, name in own if parameters[name].requires_grad})
         for number, name in own:
-            title = titles(training)[number_of(training, [name])]
+            title = titles(training)[training.group_of([name])]
             if title not in ours:
                 continue  # this rank holds none of that group
             check_alike(name, given.param_groups[number], ours[title])

@@ -165,6 +165,12 @@ class Parameter:
     trainable: bool = True
     members: tuple[Member, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The user's names of it; of a flat one the first matrix'."""
+        first = self.members[0] if self.members else self
+        return (first.source, *first.aliases)
+
 
 @dataclass(frozen=True)
 class Buffer:

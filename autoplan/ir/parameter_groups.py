@@ -31,16 +31,20 @@ class ParameterGroup:
     """Parameters that the optimizer treats by options of their own; each belongs to the first group that matches it.
 
         Training(groups=[{"match": "*norm*|*.bias", "weight_decay": 0.0}])
+        Training(groups=[{"match": "tables.*", "optimizer": "rowwise-adagrad", "learning_rate": 0.02}])
 
     match    shell patterns (fnmatch's: * and ? and [ab]) over the user's names, several separated by |; or a predicate
              (name, parameter) -> bool, which planning resolves into ``names``
     options  the optimizer's own, by its names (or ``learning_rate``): a mapping, or pairs
     names    the parameters that a predicate was true of; with a pattern none
+    optimizer  that updates them, by its lower-case name, where it is another than Training's: of what Training says of
+             its own it has the learning rate alone. None: Training's
     """
 
     match: str | Matching
     options: Settings = ()
     names: tuple[str, ...] = ()
+    optimizer: str | None = None
 
     def __post_init__(self) -> None:
         given = dict(settings("a group's options", self.options))
@@ -55,7 +59,10 @@ class ParameterGroup:
         if not callable(self.match) and not (isinstance(self.match, str) and all(self.match.split("|"))):
             cause = "a group matches by a pattern or a predicate"
             raise ParallelismError(f"match={self.match!r}", cause, "give for example '*norm*|*.bias'")
-        if not self.options:
+        if self.optimizer is not None and not isinstance(self.optimizer, str):
+            said, cause = f"the group {self.title!r}", "its optimizer is given by its lower-case name"
+            raise ParallelismError(f"{said}: optimizer={self.optimizer!r}", cause, "give 'adagrad', say")
+        if not self.options and self.optimizer is None:
             cause = "it has no options"
             raise ParallelismError(f"the group {self.title!r}", cause, "give for example weight_decay=0.0")
 
@@ -89,5 +96,6 @@ def as_group(given: object) -> ParameterGroup:
         cause = "a group says which parameters it matches, and their options"
         example = "give for example {'match': '*norm*|*.bias', 'weight_decay': 0.0}"
         raise ParallelismError(f"groups: {given!r}", cause, example)
-    further = {name: value for name, value in given.items() if name not in ("match", "options")}
-    return ParameterGroup(given["match"], {**dict(settings("a group's options", given.get("options", ()))), **further})  # type: ignore[arg-type]
+    further = {name: value for name, value in given.items() if name not in ("match", "options", "optimizer")}
+    options = {**dict(settings("a group's options", given.get("options", ()))), **further}
+    return ParameterGroup(given["match"], options, optimizer=given.get("optimizer"))  # type: ignore[arg-type]

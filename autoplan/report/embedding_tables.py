@@ -26,18 +26,20 @@ def tables_section(record: PlanRecord) -> str:
     rows += [replicated_row(found, record) for found in tables_of(record.model)]
     header = ("table", "rows", "columns", "bytes", "looked up", "placement", "reads a step", "crosses links")
     told = f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 6, 7))}"
-    return f"{told}\n{rowwise_text(record)}" if optimizer_of(record) == ROWWISE else told
+    return f"{told}\n{rowwise_text(record)}" if ROWWISE in optimizers_of(record) else told
 
 
-def optimizer_of(record: PlanRecord) -> str:
-    return record.training.optimizer if isinstance(record.training, Training) else ""
+def optimizers_of(record: PlanRecord) -> tuple[str, ...]:
+    return record.training.optimizers if isinstance(record.training, Training) else ()
 
 
 def rowwise_text(record: PlanRecord) -> str:
     """What the optimizer keeps of tables, by TorchRec's name for it."""
     assert isinstance(record.training, Training)
-    flat = [p for p in record.model.parameters if p.members and len(p.type.shape) == 1]
-    size = sum(rows_of(p) * DTYPE_BYTES[p.type.dtype] for p in flat) * stored_ratio(record.training)
+    how = record.training
+    placed = [p for p in record.model.parameters if p.members and len(p.type.shape) == 1]
+    flat = [p for p in placed if how.updating(how.group_of(p.names)).optimizer == ROWWISE]
+    size = sum(rows_of(p) * DTYPE_BYTES[p.type.dtype] for p in flat) * stored_ratio(how)
     return (
         f"Row-wise Adagrad (TorchRec's EXACT_ROWWISE_ADAGRAD): {size_text(round(size))} of accumulators of the placed "
         "tables, one for each row on each device that has some of it"

@@ -18,7 +18,7 @@ from autoplan.report.program_tables import blocks_section
 from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
 from autoplan.report.words import elements_of, headline, step_text
-from autoplan.runtime.optim.parameter_group import number_of, whole_parameters
+from autoplan.runtime.optim.parameter_group import whole_parameters
 
 SPLITS = "tp splits"
 
@@ -94,12 +94,14 @@ def groups_text(model: Model, training: Training) -> Iterator[str]:
     """Each group of parameters: how many it has, its options, and which of its patterns match nothing."""
     known = [names for names, _ in whole_parameters(model)]
     for number, group in enumerate(training.groups, 1):
-        count = sum(number_of(training, names) == number for names in known)
+        count = sum(training.group_of(names) == number for names in known)
         options = options_text(dict(group.options))
         patterns = [] if group.names else group.title.split("|")
         nothing = [one for one in patterns if not any(replace(group, match=one).has(names) for names in known)]
         told = f" (nothing matches {', '.join(nothing)})" if nothing else ""
-        yield f"{group.title}: {count} parameter{'s' * (count != 1)} with {options}{told}"
+        by = f"{group.optimizer}, " if group.optimizer else ""
+        given = f"with {by}{options}" if options else f"with {group.optimizer}"
+        yield f"{group.title}: {count} parameter{'s' * (count != 1)} {given}{told}"
 
 
 def training_text(record: PlanRecord) -> str:

@@ -16,6 +16,7 @@ from autoplan.cost.step import (
     optimizer_passes,
     optimizer_states,
     receives_ahead,
+    states_beyond,
     straggling,
 )
 from autoplan.cost.zero_costs import DataAxis
@@ -122,7 +123,8 @@ class CandidateCosts:
         ways = candidate.tp * (candidate.dp // candidate.dp_replicate if candidate.zero else 1)
         states = optimizer_states(self.training, self.operators.prepared.model, ways)
         passes = optimizer_passes(self.training)
-        data = data_axis(candidate, prices, states)
+        beyond = states_beyond(self.training, self.operators.prepared.model)
+        data = replace(data_axis(candidate, prices, states), beyond=tuple(beyond.items()))
         chain = self.chain(candidate, point, device, data)
         data = replace(with_shards(data, chain.held), together=looks_at_all(self.training))
         headroom = headroom_bytes(self.operators.topology, device)

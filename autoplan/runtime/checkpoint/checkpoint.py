@@ -101,7 +101,7 @@ def state_of(snapshot: Snapshot, target: Path, extra: Mapping[str, object] | Non
     return CheckpointState(
         step=snapshot.steps,
         world=dist.get_world_size(),
-        optimizer=snapshot.spec.training.optimizer,
+        optimizer=" and ".join(snapshot.spec.training.optimizers),
         learning_rate=float(snapshot.optimizer.param_groups[0]["lr"]),
         schedule=schedule_data(snapshot.spec.training.lr_schedule),
         states={name: plain_values.frozen(part.state_dict(), "states") for name, part in snapshot.states.items()},

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
+from autoplan.ir.typed_program import StoredParameter
 from autoplan.options import Training
 from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.checkpoint.state_json import CheckpointState
@@ -23,7 +24,7 @@ from autoplan.runtime.optim.asynchronous.diloco import BEGUN, OUTER_MOMENTUM
 from autoplan.runtime.optim.asynchronous.weight_stashing import STALE
 from autoplan.runtime.optim.frozen_lamb import OF_FROZEN, FrozenVarianceLamb
 from autoplan.runtime.optim.optimizer import build_optimizer
-from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad
+from autoplan.runtime.optim.rowwise_adagrad import rule_of
 from autoplan.runtime.optim.streamed_optimizer import state_memory
 from autoplan.runtime.parallel.compression.compressor import ERROR
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
@@ -53,10 +54,10 @@ def check(snapshot: Snapshot, state: CheckpointState, saved: Mapping[str, object
             raise WeightsError(source, f"it lacks {name}, one of the {what}", OF_THIS_MODEL)
         if tuple(entry.size) != tuple(shape):
             raise WeightsError(source, f"{name} has shape {tuple(entry.size)} there, here {shape}", OF_THIS_MODEL)
-    wanted_kind = snapshot.spec.training.optimizer
+    wanted_kind = " and ".join(snapshot.spec.training.optimizers)
     if state.optimizer != wanted_kind:
         said = f"its optimizer is {state.optimizer!r}, the plan's {wanted_kind!r}"
-        raise WeightsError(source, said, f"plan with Training(optimizer={state.optimizer!r})")
+        raise WeightsError(source, said, f"plan with Training(optimizer={state.optimizer!r}), or groups of these")
     check_moments(snapshot, saved, source)
     check_dtypes(snapshot, saved, source)
     lacking = snapshot.states.keys() - state.states.keys()
@@ -113,13 +114,18 @@ def check_moments(snapshot: Snapshot, saved: Mapping[str, object], source: Path)
     found: dict[str, set[str]] = {}
     for name, field, _ in saved_moments(saved):
         found.setdefault(name, set()).add(field)
-    dims = {p.name: len(p.type.shape) for p in snapshot.spec.lowered.parameters}
-    kept = {n: fields_kept(snapshot.spec.training, n) for n in {dims[name] for name in found if name in dims}}
+    kinds = {p.name: kind_of(snapshot.spec.training, p) for p in snapshot.spec.lowered.parameters}
+    kept = {kind: fields_kept(*kind) for kind in {kinds[name] for name in found if name in kinds}}
     for name, fields in found.items():
-        lacking = sorted(kept[dims[name]].keys() - fields) if name in dims else []
+        lacking = sorted(kept[kinds[name]].keys() - fields) if name in kinds else []
         if lacking:
             remedy = "plan with the optimizer_options that it had"
             raise WeightsError(source, f"it has no {lacking[0]} of {name}", remedy)
+
+
+def kind_of(training: Training, stored: StoredParameter) -> tuple[Training, int]:
+    """Of parameters of which the optimizer keeps the same: the training as it says of their own, and how many dims."""
+    return training.updating(training.group_of(stored.names)), len(stored.type.shape)
 
 
 def fields_kept(training: Training, dims: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.dtype]:
@@ -136,15 +142,15 @@ def new_optimizer_state(snapshot: Snapshot, saved: Mapping[str, object]) -> dict
     """Memory for the optimizer state that a checkpoint holds of this rank's parameters, by name and field."""
     by_name = {h.name: h for h in snapshot.held if h.stored.trainable and h.here}
     moments: dict[str, dict[str, Tensor]] = {}
-    kept: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
+    kept: dict[tuple[Training, int, torch.dtype], dict[str, torch.dtype]] = {}
     frozen = isinstance(snapshot.optimizer, FrozenVarianceLamb)
     dropped = () if frozen else OF_FROZEN  # stale once the variance moves on
     for name, field, entry in saved_moments(saved):
         if name in by_name and field not in dropped:
             held = by_name[name]
-            kind = len(held.stored.type.shape), held.updated.dtype
+            kind = *kind_of(snapshot.spec.training, held.stored), held.updated.dtype
             if kind not in kept:
-                kept[kind] = fields_kept(snapshot.spec.training, *kind)
+                kept[kind] = fields_kept(*kind)
             dtype = kept[kind].get(field, entry.properties.dtype)
             moments.setdefault(name, {})[field] = memory_for(snapshot.optimizer, held, field, entry, dtype)
     return moments
@@ -172,8 +178,9 @@ def take_moments(snapshot: Snapshot, moments: Mapping[str, dict[str, Tensor]], s
     for held in snapshot.held:
         if held.name in moments:
             snapshot.optimizer.state[held.updated] = moments[held.name]
-            if isinstance(snapshot.optimizer, RowwiseAdagrad):
-                snapshot.optimizer.row_sums(held.updated)  # one for each row again
+            rowwise = rule_of(snapshot.optimizer, held.updated)
+            if rowwise is not None:
+                rowwise.row_sums(held.updated)  # one for each row again
         else:  # the checkpoint is of before its first update
             snapshot.optimizer.state.pop(held.updated, None)
         for kind, values in snapshot.beside.items():

@@ -7,8 +7,8 @@ Modules, each importing only those before it:
     parameter_group     parameter groups
     lamb                LAMB
     frozen_lamb         1-bit LAMB
+    gathered_optimizer  optimizers of whole matrices, and several that update element by element
     rowwise_adagrad     row-wise Adagrad
-    gathered_optimizer  optimizers of whole matrices
     optimizer_options   which optimizers there are, and what each takes
     lr_scheduler        torch's schedulers
     masters             float32 masters; the update on the host (ZeRO-Offload)

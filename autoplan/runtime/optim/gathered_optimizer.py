@@ -141,6 +141,15 @@ class GatheredOptimizer(Optimizer):
             self.state.update(inner.state)
         return loss
 
+    def updating(self, parameter: Tensor) -> Optimizer:
+        """The optimizer that updates a parameter, with its state; itself where it is gathered for that."""
+        for members, group in zip(self.other_groups, self.param_groups[len(self.gathered_groups) :], strict=True):
+            if any(each is parameter for each in group["params"]):
+                found = members.kind([{**group, "params": [parameter]}])
+                found.state[parameter] = self.state[parameter]
+                return found
+        return self
+
     def update(self, kind: Kind, whole: GatheredParameter | LocalParameter, options: Mapping[str, Any]) -> None:
         """One parameter's update, by an optimizer of its own that is there for it alone."""
         parameter = nn.Parameter(whole.gathered([p.detach() for p in whole.updated]))

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from autoplan.ir.buckets import Compression
-from autoplan.option_values import ELEMENTWISE
+from autoplan.option_values import ELEMENTWISE, ROWWISE
 from autoplan.options import Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.memory.disk_memory import DiskMemory
@@ -30,8 +30,8 @@ from autoplan.runtime.optim.lamb import Lamb, squares_over_ranks
 from autoplan.runtime.optim.lr_scheduler import LearningRates
 from autoplan.runtime.optim.masters import attach
 from autoplan.runtime.optim.optimizer_options import group_options, optimizer_class, options, options_beside_muon
-from autoplan.runtime.optim.parameter_group import names_of, number_of, titles
-from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad
+from autoplan.runtime.optim.parameter_group import titles
+from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad, RowwiseRule
 from autoplan.runtime.optim.streamed_optimizer import StreamedOptimizer
 from autoplan.runtime.parallel.compression.onebit import FrozenVarianceAdam
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
@@ -54,16 +54,17 @@ def build_optimizer(
     A schedule that looks at the loss stands still here. Muon updates matrices alone: AdamW, with what Training says of
     it, updates the parameters that are none.
     """
-    kind = optimizer_class(training.optimizer)
     names: dict[nn.Parameter, list[str]] = {}
     for each in parameters:
         name, parameter = each if isinstance(each, tuple) else ("", each)
         names.setdefault(parameter, []).append(name)
-    groups = [[p for p in names if number_of(training, names[p]) == n] for n in numbers(training)]
+    groups = [[p for p in names if training.group_of(names[p]) == n] for n in numbers(training)]
     trainable = [[p for p in group if p.requires_grad] for group in groups]
     if how is not None and how.one_bit:
         optimizer: Optimizer = with_frozen_variance(training, trainable, how)
-    elif kind is Muon:
+    elif len(training.optimizers) > 1:
+        optimizer = with_several(training, trainable)
+    elif (kind := optimizer_class(training.optimizer)) is Muon:
         optimizer = with_muon(training, local_parameters(trainable))
     else:
         optimizer = elementwise(kind, training, trainable, options(kind, training))
@@ -85,7 +86,10 @@ def rank_optimizer(
     replica  the ranks of one replica, where each steps by itself; None: the world
     """
     training = spec.training
-    optimizer = over_parts(spec, storage, held) if disk is None else streamed(training, held, disk)
+    rowwise = None
+    if len(training.optimizers) > 1 and ROWWISE in training.optimizers:
+        rowwise = RowwiseRule(spec, held, device, replica)
+    optimizer = over_parts(spec, storage, held, rowwise) if disk is None else streamed(training, held, disk)
     if isinstance(optimizer, Lamb):
         sources = [p.source for p in spec.lowered.parameters]
         optimizer.whole_squares = squares_over_ranks(held, sources, device, replica)
@@ -105,7 +109,7 @@ def streamed(training: Training, held: Sequence[ShardedParameter], disk: DiskMem
     """The planned optimizer over masters on the disk."""
     kind, given = optimizer_class(training.optimizer), options(optimizer_class(training.optimizer), training)
     groups = [
-        [h.updated for h in held if h.stored.trainable and number_of(training, names_of(h.stored)) == n]
+        [h.updated for h in held if h.stored.trainable and training.group_of(h.stored.names) == n]
         for n in numbers(training)
     ]
     one = [master for group in groups for master in group][:1]
@@ -114,14 +118,21 @@ def streamed(training: Training, held: Sequence[ShardedParameter], disk: DiskMem
     return StreamedOptimizer(with_options(kind, training, local_parameters(groups), given), by_master, disk)
 
 
-def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter]) -> Optimizer:
-    """The planned optimizer over what this rank holds."""
+def over_parts(
+    spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], rowwise: RowwiseRule | None = None
+) -> Optimizer:
+    """The planned optimizer over what this rank holds.
+
+    rowwise  row-wise Adagrad of these, where groups have it beside others
+    """
     training, how = spec.training, spec.parallelism.compressed
     kind = optimizer_class(training.optimizer)
-    groups = [[h for h in held if number_of(training, names_of(h.stored)) == n] for n in numbers(training)]
+    groups = [[h for h in held if training.group_of(h.stored.names) == n] for n in numbers(training)]
     trainable = [[h.updated for h in group if h.stored.trainable] for group in groups]
     if how is not None and how.one_bit:
         return with_frozen_variance(training, trainable, how)
+    if len(training.optimizers) > 1:
+        return with_several(training, trainable, rowwise)
     if training.optimizer in PLAIN and any(isinstance(p, DTensor) for group in trainable for p in group):
         return GatheredOptimizer(with_options(kind, training, local_parameters(trainable)))
     if training.optimizer in ELEMENTWISE or kind in (Lamb, RowwiseAdagrad):
@@ -200,6 +211,22 @@ def with_muon(training: Training, groups: Sequence[Sequence[GatheredParameter | 
     others = [[w for w in group if len(w.shape) != 2] for group in groups]
     beside = options_beside_muon(training)
     return GatheredOptimizer(with_options(Muon, training, matrices), with_options(AdamW, training, others, beside))
+
+
+def with_several(
+    training: Training, groups: Sequence[Sequence[nn.Parameter]], rowwise: RowwiseRule | None = None
+) -> Optimizer:
+    """Each group by its own class; ``rowwise``: in row-wise Adagrad's place."""
+    found, named = [], zip(titles(training), [(), *(each.options for each in training.groups)], groups, strict=True)
+    for number, (title, own, parameters) in enumerate(named):
+        how = training.updating(number)
+        kind = optimizer_class(how.optimizer)
+        given = options(kind, how)
+        alike = {(p.device, isinstance(p, DTensor), p.is_complex()): p for p in parameters}
+        given = {**(in_one_pass(kind, given, alike.values()) if alike else {}), **given, **dict(own)}
+        made = rowwise if rowwise is not None and how.optimizer == ROWWISE else kind
+        found.append(Group(made, title, given, tuple(map(LocalParameter, parameters))))
+    return GatheredOptimizer((), found)
 
 
 def local_parameters(groups: Sequence[Sequence[nn.Parameter]]) -> list[list[LocalParameter]]:

@@ -12,7 +12,7 @@ from torch.optim import AdamW, Muon, Optimizer
 from autoplan.arguments.values import options_text
 from autoplan.errors import ParallelismError
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup
-from autoplan.option_values import ROWWISE, SET_RATES
+from autoplan.option_values import ROWWISE, SET_RATES, SEVERAL
 from autoplan.options import Training
 from autoplan.runtime.optim.gathered_optimizer import Kind
 from autoplan.runtime.optim.lamb import Lamb
@@ -89,7 +89,11 @@ def check_optimizer(training: Training) -> None:
     with refused(said):
         kind([nn.Parameter(torch.empty(2, 2))], **kinds[kind])
     accepted = sorted({name for each in kinds for name in accepted_by(each)})
-    for group in training.groups:
+    for number, group in enumerate(training.groups, 1):
+        how = training.updating(number)
+        if how is not training:
+            check_own_optimizer(group, how, training)
+            continue
         said = f"the group {group.title!r} with {options_text(dict(group.options))}"
         lacking = next((name for name, _ in group.options if name not in accepted), None)
         if lacking is not None:
@@ -98,6 +102,31 @@ def check_optimizer(training: Training) -> None:
         for each, given in kinds.items():
             check_group(said, each, given, group_options(each, group))
         check_rates(said, group, training)
+
+
+def check_own_optimizer(group: ParameterGroup, how: Training, training: Training) -> None:
+    """ParallelismError where a group's optimizer can't stand beside Training's, or doesn't take the group's options.
+
+    how  ``Training.updating`` of the group
+    """
+    said = f"the group {group.title!r} with optimizer={group.optimizer!r}"
+    for name in training.optimizers:
+        optimizer_class(name)
+        if name not in SEVERAL:
+            why = "it looks at more than elements or rows, or takes no sharded ones"
+            cause = f"{name} can't stand beside another: {why}"
+            raise ParallelismError(said, cause, f"use {', '.join(SEVERAL)} for all groups, or one optimizer")
+    kind = optimizer_class(how.optimizer)
+    for name, _ in group.options:
+        if name not in accepted_by(kind):
+            raise unknown(said, kind.__name__, name, accepted_by(kind))
+    given = {**options(kind, how), **dict(group.options)}
+    check_differentiable(said, given)
+    with refused(f"{said} and {options_text(given)}"):
+        kind([nn.Parameter(torch.empty(2, 2))], **given)
+    if training.lr_schedule is not None and training.lr_schedule.name in SET_RATES:
+        cause = f"{training.lr_schedule.name} sets momentum or betas of one optimizer, too"
+        raise ParallelismError(said, cause, "use another schedule, such as 'cosine'")
 
 
 def check_differentiable(said: str, given: Mapping[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """Which group of Training a parameter belongs to.
 
-Groups are numbered: 0 is the rest, under the title "default", then those of Training in their order. An optimizer's
-``param_groups`` come in that order, each with its title under "name"; one that has both plain and sharded parameters,
-or matrices and others under Muon, stands there more than once.
+Groups are numbered (``Training.group_of``): 0 is the rest, under the title "default", then those in their order. An
+optimizer's ``param_groups`` come in that order, each with its title under "name"; one that has both plain and sharded
+parameters, or matrices and others under Muon, stands there more than once.
 """
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -15,7 +15,6 @@ from torch import nn
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, TensorType
 from autoplan.ir.parameter_groups import ParameterGroup
-from autoplan.ir.typed_program import StoredParameter
 from autoplan.options import Training
 
 DEFAULT = "default"
@@ -23,18 +22,6 @@ DEFAULT = "default"
 
 def titles(training: Training) -> tuple[str, ...]:
     return (DEFAULT, *(group.title for group in training.groups))
-
-
-def number_of(training: Training, names: Sequence[str]) -> int:
-    """The group of a parameter by its names."""
-    return next((i for i, group in enumerate(training.groups, 1) if group.has(names)), 0)
-
-
-def names_of(stored: StoredParameter) -> tuple[str, ...]:
-    """The user's names of a stored parameter; of a flat one the first matrix'."""
-    if stored.members:
-        return (stored.members[0].source, *stored.members[0].aliases)
-    return (stored.source, *stored.aliases)
 
 
 def resolved_groups(training: Training, model: Model) -> Training:
@@ -46,13 +33,13 @@ def resolved_groups(training: Training, model: Model) -> Training:
     found = replace(training, groups=groups)
     for number, group in enumerate(groups, 1):
         matched = [names for names in known if group.has(names)]
-        first = next((number_of(found, names) for names in matched), 0)
+        first = next(map(found.group_of, matched), 0)
         if not matched:
             every = [name for names in known for name in names]
             near = difflib.get_close_matches(group.title.replace("*", ""), every, n=3, cutoff=0.3)
             remedy = f"names here are for example {', '.join(near or every[:3])}"
             raise ParallelismError(f"the group {group.title!r}", "no parameter of the model matches it", remedy)
-        if all(number_of(found, names) != number for names in matched):
+        if all(found.group_of(names) != number for names in matched):
             cause = f"every parameter that it matches belongs to {groups[first - 1].title!r}, which stands before it"
             raise ParallelismError(f"the group {group.title!r}", cause, "put it first")
     return found
@@ -62,7 +49,8 @@ def whole_parameters(model: Model) -> Iterator[tuple[tuple[str, ...], tuple[Tens
     """The user's own parameters: all names of each, and its type and whether it is trained."""
     pieces: dict[str, list] = {}
     for parameter in (*model.parameters, *model.unread):
-        for member in parameter.members:
+        boxes = {member.source: member for member in parameter.members}  # several of a table that is cut by columns
+        for member in boxes.values():
             kind = TensorType(member.shape, parameter.type.dtype)
             yield (member.source, *member.aliases), (kind, parameter.trainable)
         if not parameter.members:
@@ -96,7 +84,7 @@ def check_flat(training: Training, model: Model) -> None:
     for parameter in model.parameters:
         first: dict[int, str] = {}
         for member in parameter.members:
-            first.setdefault(number_of(training, (member.source, *member.aliases)), member.source)
+            first.setdefault(training.group_of((member.source, *member.aliases)), member.source)
         if len(first) > 1:
             one, other, *_ = first.values()
             cause = "they lie in one parameter of the program, and belong to different groups"

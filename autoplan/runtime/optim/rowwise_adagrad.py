@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.clip import add_up
+from autoplan.runtime.optim.gathered_optimizer import GatheredOptimizer
 from autoplan.runtime.parallel.flat_param_views import pieces
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.program_spec import ProgramSpec
@@ -175,9 +176,32 @@ class RowwiseAdagrad(Optimizer):
                 self.row_sums(parameter)
 
 
+class RowwiseRule:
+    """Row-wise Adagrad as the optimizer of a group beside others, made anew for each update (``GatheredOptimizer``)."""
+
+    def __init__(
+        self, spec: ProgramSpec, held: Sequence[ShardedParameter], device: torch.device, replica: MeshAxis | None
+    ) -> None:
+        self.known = RowwiseAdagrad([nn.Parameter(torch.empty(0))])
+        self.known.follow(spec, held, device, replica)
+
+    def __call__(self, params: ParamsT, **options: Any) -> RowwiseAdagrad:
+        made = RowwiseAdagrad(params, **options)
+        made.blocks, made.whole_sums = self.known.blocks, self.known.whole_sums
+        return made
+
+
+def rule_of(optimizer: Optimizer, parameter: Tensor) -> RowwiseAdagrad | None:
+    """Row-wise Adagrad, where it updates the parameter."""
+    if isinstance(optimizer, GatheredOptimizer):
+        optimizer = optimizer.updating(parameter)
+    return optimizer if isinstance(optimizer, RowwiseAdagrad) else None
+
+
 def state_of_elements(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
     """An optimizer's state of a parameter as a checkpoint has it."""
-    return optimizer.of_elements(parameter) if isinstance(optimizer, RowwiseAdagrad) else optimizer.state[parameter]
+    rowwise = rule_of(optimizer, parameter)
+    return optimizer.state[parameter] if rowwise is None else rowwise.of_elements(parameter)
 
 
 def matrix_block(shape: Sequence[int], width: int) -> RowBlock:

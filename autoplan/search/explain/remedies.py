@@ -170,6 +170,8 @@ def on_the_host(work: SearchState, pinned: Parallelism, most: int) -> Iterator[R
     on disks; on no more than ``most`` nodes."""
     if pinned.offload not in (None, "none") or not isinstance(work.training, Training):
         return
+    if len(work.training.optimizers) > 1:
+        return  # refused with what the host updates
     for kind in ("optimizer", "parameters", ON_DISK):
         few = fewest(partial(on_nodes, work), work.cluster.nodes - 1, most, replace(pinned, offload=kind))
         if few is not None:

@@ -19,4 +19,5 @@ def hosted(work: SearchState, pinned: Parallelism) -> list[Candidate]:
     host = work.cluster.profile()[0].host
     if pinned.pinned() or isinstance(work.training, Inference) or host is None or host.own:
         return []
-    return [s for kind in OFFLOADS for s in all_candidates(work.limits, Parallelism(pp=1, offload=kind))]
+    kinds = OFFLOADS if len(work.training.optimizers) == 1 else ("activations",)
+    return [s for kind in kinds for s in all_candidates(work.limits, Parallelism(pp=1, offload=kind))]

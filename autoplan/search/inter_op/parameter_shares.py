@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from autoplan.cost.prices import Prices
 from autoplan.cost.sent_compressed import compressed_cost, kept_bytes
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.buckets import Compression, shard_sizes
+from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.ir.mesh import EXPERT
 from autoplan.option_values import CONTINUOUS
 from autoplan.search.inter_op.chain import Chain
@@ -122,6 +124,43 @@ def gradient_itemsize(data: DataAxis, held: HeldParameters) -> int:
     """Bytes of an element of a gradient as it is stored."""
     name, size = next(each for segment in held.segments for each in segment)
     return round(data.prices.stored * size / math.prod(held.shapes[name]))
+
+
+def kept_beside(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[float, ...]]:
+    """([segments] bytes of what stays beside parameters and the states that all have: compression's, and states beyond
+    these; the same of each parameter that several read)."""
+    (column, ties), (more, of_ties) = left_out(data, held), states_beyond(data, held)
+    return column + more, tuple(one + other for one, other in zip(ties, of_ties, strict=True))
+
+
+def states_beyond(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[float, ...]]:
+    """The same of an optimizer's states beyond those that all parameters have (``DataAxis.beyond``)."""
+    beyond = dict(data.beyond)
+    sizes = {
+        name: size * data.states_share_of(beyond[name], held.summed.get(name, ()))
+        for segment in held.segments
+        for name, size in segment
+        if name in beyond
+    }
+    column = np.array([sum(sizes.get(name, 0.0) for name, _ in segment) for segment in held.segments])
+    return column, tuple(sizes.get(name, 0.0) for name in held.readers)
+
+
+def told_apart(
+    memory: Sequence[StageMemory], data: DataAxis, held: HeldParameters, stages: Sequence[StageChoice]
+) -> tuple[StageMemory, ...]:
+    """Ranks' memory with states beyond those that all parameters have as the optimizer's, which the account has beside
+    the parameters."""
+    if not data.beyond:
+        return tuple(memory)
+    column, ties = states_beyond(data, held)
+    found = [0.0] * len(memory)
+    for number, stage in enumerate(stages):
+        again = zip(ties, held.readers.values(), strict=True)
+        twice = sum(size * max(sum(stage.first <= n < stage.last for n in places) - 1, 0) for size, places in again)
+        found[number % len(memory)] += column[stage.first : stage.last].sum() - twice
+    pairs = zip(memory, map(round, found), strict=True)
+    return tuple(replace(m, parameters=m.parameters - own, optimizer=m.optimizer + own) for m, own in pairs)
 
 
 def left_out(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[float, ...]]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import ACCUMULATING, REDUCED, WAITING, is_interleaved
 from autoplan.ir.choice import StageChoice, StageMemory
-from autoplan.search.inter_op.parameter_shares import gathered_bytes
+from autoplan.search.inter_op.parameter_shares import gathered_bytes, told_apart
 from autoplan.search.inter_op.stage_model import StageModel
 from cost_models.pipeline.order import actions
 
@@ -64,7 +64,8 @@ def peaks_of(stage_model: StageModel, stages: Sequence[StageChoice], ranks: int)
 def rank_peak(stage_model: StageModel, stages: Sequence[StageChoice], rank: int, count: int) -> StageMemory:
     """Of the stages of one pipeline rank, of ``count`` in all."""
     data, account = stage_model.data, stage_model.memory_account
-    (need,), each = stage_model.memory_of(stages, (rank,)), stage_model.needs(stages)
+    (need,) = told_apart(stage_model.memory_of(stages, (rank,)), data, stage_model.chain.held, stages)
+    each = stage_model.needs(stages)
     whole = each.by_rank(1)
     ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read
     ahead += halves_bytes(stage_model, stages, rank)

@@ -19,7 +19,7 @@ from autoplan.search.inter_op.parameter_shares import (
     border_bytes,
     cost_of_compressed,
     gathered_bytes,
-    left_out,
+    kept_beside,
     message_buffers,
     shard_share,
     summed_whole,
@@ -99,7 +99,7 @@ class StageModel:
         chain, data, candidate = self.chain, self.data, self.candidate
         sizes = candidate.schedule, candidate.pp, candidate.microbatches
         ties, others = chain.held.ties, chain.held_frozen.ties
-        left, left_ties = left_out(data, chain.held)
+        left, left_ties = kept_beside(data, chain.held)
         return SegmentBytes(
             parameters=chain.parameters,
             elsewhere=chain.elsewhere,

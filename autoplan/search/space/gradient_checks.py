@@ -160,6 +160,27 @@ def one_bit_training(what: str, training: Training) -> Iterator[Conflict]:
         yield further, f"{what} with the group {group.title!r} of {further!r}", has, "leave them out"
 
 
+def several_optimizers(pinned: Parallelism, training: Training) -> Iterator[Conflict]:
+    """What a training whose groups have optimizers of their own can't go with."""
+    what = " and ".join(training.optimizers)
+    several = len(training.optimizers) > 1
+    for name in ("servers", "local_steps", "gossip", "compression"):
+        value = getattr(pinned, name)
+        yield (
+            several and value and (name, value) != ("local_steps", 1), f"{name}={value!r} with the optimizers {what}",
+            "it knows the state of one optimizer for all parameters", "give all groups the same optimizer",
+        )  # fmt: skip
+    yield (
+        several and pinned.continuous, f"pipeline_schedule={pinned.pipeline_schedule!r} with the optimizers {what}",
+        "stages update apart, by one optimizer", "give all groups the same optimizer, or use '1f1b'",
+    )  # fmt: skip
+    yield (
+        several and pinned.offload not in (None, "none", "activations"),
+        f"offload={pinned.offload!r} with the optimizers {what}",
+        "what the host updates has one optimizer", "give all groups the same optimizer, or leave offload out",
+    )  # fmt: skip
+
+
 def server_conflicts(pinned: Parallelism, devices: int) -> Iterator[Conflict]:
     """What parameter servers can't go with."""
     what = f"servers={pinned.servers}"
@@ -212,7 +233,7 @@ def server_conflicts(pinned: Parallelism, devices: int) -> Iterator[Conflict]:
 def served_training(pinned: Parallelism, training: Training) -> Iterator[Conflict]:
     """What of a training parameter servers can't go with."""
     yield (
-        pinned.servers and training.optimizer not in (*ELEMENTWISE, "lamb"),
+        pinned.servers and not {*training.optimizers} <= {*ELEMENTWISE, "lamb"},
         f"servers={pinned.servers} with optimizer={training.optimizer!r}",
         "it updates a fused projection as one matrix, whose pieces servers have apart",
         "use an optimizer of single elements, such as 'adamw', or zero=1",
@@ -227,7 +248,7 @@ def served_training(pinned: Parallelism, training: Training) -> Iterator[Conflic
             f"{why}, and a step waits for no worker that is late", "leave it out",
         )  # fmt: skip
     yield (
-        pinned.ahead and training.optimizer not in ELEMENTWISE,
+        pinned.ahead and not {*training.optimizers} <= {*ELEMENTWISE},
         f"ahead={pinned.ahead!r} with optimizer={training.optimizer!r}",
         "its norms are of whole parameters, which all ranks ask for at once", "use 'adamw', or another of elements",
     )  # fmt: skip

@@ -24,6 +24,7 @@ from autoplan.search.space.gradient_checks import (
     raise_first,
     served_training,
     server_conflicts,
+    several_optimizers,
 )
 
 
@@ -66,6 +67,7 @@ def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
     """ParallelismError where a forward alone is to follow a rule of updates, and for gradients that aren't to be
     compressed in the way that they are computed."""
     if isinstance(training, Training):
+        raise_first(several_optimizers(pinned, training))
         raise_first(compressed_training(pinned, training))
         raise_first(served_training(pinned, training))
         raise_first(continuous_training(pinned, training))
@@ -183,7 +185,7 @@ def continuous_training(pinned: Parallelism, training: Training) -> Iterator[Con
         "use pipeline_schedule='pipedream-vertical-sync' or 'pipedream-2bw', or don't clip",
     )  # fmt: skip
     yield (
-        late and training.optimizer not in ELEMENTWISE, f"{what} with optimizer={training.optimizer!r}",
+        late and not {*training.optimizers} <= {*ELEMENTWISE}, f"{what} with optimizer={training.optimizer!r}",
         "it looks at whole parameters, over stages that are differently late",
         "use an optimizer of single elements, such as 'adamw', or pipeline_schedule='pipedream-2bw'",
     )  # fmt: skip

@@ -102,7 +102,7 @@ def placed(
             f"parallelism={SYSTEM!r}", "the model has no tables that are looked up by rows of the batch, each once",
             "use another system, such as 'zero3'",
         )  # fmt: skip
-    if isinstance(training, Training) and training.optimizer not in (*ELEMENTWISE, ROWWISE):
+    if isinstance(training, Training) and not {*training.optimizers} <= {*ELEMENTWISE, ROWWISE}:
         raise ParallelismError(
             f"optimizer={training.optimizer!r}", "it looks at whole parameters, and placed tables lie in one",
             f"use one of {', '.join((*ELEMENTWISE, ROWWISE))}",

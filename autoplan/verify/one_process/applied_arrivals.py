@@ -18,7 +18,6 @@ from autoplan.options import Training
 from autoplan.runtime.optim.asynchronous.arrivals import Arrival
 from autoplan.runtime.optim.lr_scheduler import LearningRates
 from autoplan.runtime.optim.optimizer import build_optimizer
-from autoplan.runtime.optim.parameter_group import names_of
 from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.verify.compare import Run
 from autoplan.verify.reference import state_of
@@ -40,7 +39,7 @@ class Replayed:
         whole = dict(module.named_parameters(remove_duplicate=False))
         self.places = [(whole[p.source], p) for p in stored]
         self.pieces = [nn.Parameter(piece(tensor, p).detach().clone()) for tensor, p in self.places]
-        named = [(name, copy) for p, copy in zip(stored, self.pieces, strict=True) for name in names_of(p)]
+        named = [(name, copy) for p, copy in zip(stored, self.pieces, strict=True) for name in p.names]
         self.optimizer = build_optimizer(named, replace(training, lr_schedule=None))
         self.order = order
         self.versions = [self.values()]

@@ -17,7 +17,6 @@ from autoplan.errors import LostRankError
 from autoplan.option_values import UNBOUNDED
 from autoplan.runtime.optim.asynchronous.arrivals import Arrival, Turns
 from autoplan.runtime.optim.optimizer import build_optimizer
-from autoplan.runtime.optim.parameter_group import names_of
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.program_spec import ProgramSpec
 
@@ -40,7 +39,7 @@ class Shard:
     def __init__(self, spec: ProgramSpec, held: Sequence[ShardedParameter], workers: int) -> None:
         self.held, self.ahead, self.workers = held, spec.parallelism.ahead, workers
         self.copies = {h.name: nn.Parameter(torch.empty_like(h.values)) for h in held}
-        named = [(name, self.copies[h.name]) for h in held for name in names_of(h.stored)]
+        named = [(name, self.copies[h.name]) for h in held for name in h.stored.names]
         self.optimizer = build_optimizer(named, replace(spec.training, lr_schedule=None))
         self.changed = threading.Condition()
         self.failed: BaseException | None = None
