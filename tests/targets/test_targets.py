@@ -13,7 +13,7 @@ import yaml
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError, ParallelismError
-from autoplan.options import Inference, Parallelism
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan, load
 from autoplan.targets import KINDS, config_of, launchers
 from tests.support.planning import alone
@@ -67,6 +67,18 @@ def test_what_is_not_said_is_told(kind: str, pinned: Parallelism) -> None:
         before, after = getattr(own, name), getattr(config.parallelism, name)
         anew = "found anew" in told and after is None
         assert before == after or f"{name}={before}" in told or anew or before in (None, "none", 1), (name, told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_file_cannot_say_of_a_training_is_told(kind: str) -> None:
+    plan = record(WAYS[2])
+    assert isinstance(plan.training, Training)
+    groups = [{"match": "*norm*", "weight_decay": 0.0}, {"match": "embed*", "optimizer": "rowwise-adagrad"}]
+    further = {"groups": groups, "lr_schedule": {"name": "cosine", "steps": 9}, "optimizer_options": {"amsgrad": True}}
+    how = replace(plan.training, **further)  # type: ignore[arg-type]
+    lost = " ".join(config_of(replace(plan, training=how), kind).lost)
+    groups_told = "'*norm*' with weight_decay=0.0:", "'embed*' with rowwise-adagrad:"
+    assert all(said in lost for said in ("lr_schedule cosine:", "amsgrad=True:", *groups_told))
 
 
 def test_replicas_are_said_or_told() -> None:
