@@ -56,6 +56,8 @@ class Training:
     outer_learning_rate, outer_momentum   of ``Parallelism.outer_optimizer``; as Douillard et al. 2023 have them
     compression_start   steps with whole gradients before ``Parallelism.compression`` begins; None: 0; for 1-bit Adam
                     and LAMB 100
+    delay_compensation  of servers that apply gradients as they arrive (``Parallelism.ahead``): factor of the term by
+                    which a gradient is taken on to the weights that it meets (Zheng et al. 2017); None: as it comes
     randomness      what dropout draws: "global", what one device draws, by each element's place; "per-rank", each rank
                     its own part, by torch's own kernels, alike where ranks hold the same. Attention then drops within
                     its fused kernel. It isn't equal to one device, nor to another plan
@@ -85,6 +87,7 @@ class Training:
     compression_start: int | None = None
     expert_capacity: float | None = None
     expert_dropping: str = "order"
+    delay_compensation: float | None = None
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
@@ -111,6 +114,8 @@ class Training:
             raise ParallelismError(f"clip_grad_norm={self.clip_grad_norm!r}", "a norm is positive", "give 1.0, say")
         if not is_whole(self.seed):
             raise ParallelismError(f"seed={self.seed!r}", "a seed is a whole number", "give for example 0")
+        if (factor := self.delay_compensation) is not None and not (is_number(factor) and factor > 0):
+            raise ParallelismError(f"delay_compensation={factor!r}", "it is a positive number", "give for example 0.04")
         if self.compression_start is not None and (not is_whole(self.compression_start) or self.compression_start < 0):
             raise ParallelismError(f"compression_start={self.compression_start!r}", "it counts steps", "give 0 or more")
         if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:

@@ -76,6 +76,7 @@ class DataShares:
              0: none
     backups  of their workers those whose gradients a step does without: who they are is known after the backward
     arriving whether they apply each worker's gradients as they arrive: an update for each, none hidden by a backward
+    compensates whether a server keeps what each worker has read, for the delay of its gradient
     shards   each server's share of the parameters; () where that isn't known: even ones
     neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged
     beyond   (name, elements of optimizer state for each of its own) of parameters that the device keeps more for than
@@ -108,6 +109,7 @@ class DataShares:
     shards: tuple[float, ...] = ()
     backups: int = 0
     arriving: bool = False
+    compensates: bool = False
     beyond: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -332,6 +334,7 @@ class DataShares:
             pushed = (self.size - 1 - self.backups) * self.prices.summed
             kept = (1 + LATE) * self.prices.stored * (self.backups > 0)  # for workers that are late
             kept += self.prices.stored * self.arriving  # the server's own, beside what its worker computes with
+            kept += self.prices.stored * self.size * self.compensates
             return np.full_like(parameters, (pushed + kept) * self.updated * parameters.sum())
         whole_first = self.compressed is not None and self.compressed.within > 1
         return parameters * (self.prices.stored if self.zero or whole_first else 0.0)

@@ -148,13 +148,24 @@ def server_note(record: PlanRecord, p: Parallelism) -> str:
             "The predicted time knows no worker that is late, which is what backups are for."
         )
     if p.ahead:
-        return f"Asynchronous: {has}{shard}. {arriving_note(p.ahead, ranks)}"
+        return f"Asynchronous: {has}{shard}. {arriving_note(p.ahead, ranks)}{compensation_note(record)}"
     if not staleness:
         return f"Servers: {has}{shard}. Every step waits for all gradients and for the new weights: it is one device's."
     old = f"{staleness} update{'s' * (staleness > 1)}"
     return (
         f"Asynchronous: {has}{shard}. Gradients are of the weights {old} before the newest, on every worker and in "
         "every run the same; new weights are pulled beside the next step. It isn't the step of one device."
+    )
+
+
+def compensation_note(record: PlanRecord) -> str:
+    """Of what servers do about the delay of gradients."""
+    factor = record.training.delay_compensation if isinstance(record.training, Training) else None
+    if factor is None:
+        return ""
+    return (
+        f" A gradient g of weights v is applied to weights w as g + {factor:g}·g²·(w - v), for its delay (DC-ASGD); a "
+        "server keeps what each worker has read."
     )
 
 

@@ -126,7 +126,9 @@ class CandidateCosts:
         beyond = states_beyond(self.training, self.operators.prepared.model)
         data = replace(data_axis(candidate, prices, states), beyond=tuple(beyond.items()))
         chain = self.chain(candidate, point, device, data)
-        data = replace(with_shards(data, chain.held), together=looks_at_all(self.training))
+        compensates = isinstance(self.training, Training) and self.training.delay_compensation is not None
+        together = looks_at_all(self.training)
+        data = replace(with_shards(data, chain.held), together=together, compensates=compensates)
         headroom = headroom_bytes(self.operators.topology, device)
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)

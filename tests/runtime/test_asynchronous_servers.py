@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from autoplan.errors import InputsError, ParallelismError
 from autoplan.lr_schedule import LRSchedule
 from autoplan.options import Training
 from autoplan.runtime.optim.asynchronous.arrivals import Arrival, in_turn
+from autoplan.runtime.optim.asynchronous.arriving_shard import Shard
 from autoplan.runtime.optim.asynchronous.asynchronous_servers import AsynchronousServers
 from autoplan.runtime.program import Program
 from autoplan.runtime.program_spec import ProgramSpec
@@ -37,6 +39,7 @@ from tests.support.sampling import sampled
 STEPS, WORKERS = 6, 4
 RATES = replace(ADAMW, lr_schedule=LRSchedule("linear", steps=STEPS, warmup=2))
 TRAININGS = {"adamw": ADAMW, "momentum": replace(MOMENTUM, learning_rate=1e-3), "rates": RATES}
+TRAININGS["compensated"] = replace(TRAININGS["momentum"], delay_compensation=0.5)
 
 
 @dataclass(frozen=True)
@@ -145,17 +148,33 @@ def assert_equal(results: Sequence[Found], servers: int, ahead: int | str, kind:
 
 CASES = [
     (1, "unbounded", "adamw", 1), (2, 1, "momentum", 2), (4, "unbounded", "rates", 1), (4, 2, "adamw", 1),
-    (3, "unbounded", "momentum", 2),
+    (3, "unbounded", "momentum", 2), (2, "unbounded", "compensated", 1),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("servers", "ahead", "kind", "microbatches"), sampled(CASES, CASES[1:3]))
+@pytest.mark.parametrize(("servers", "ahead", "kind", "microbatches"), sampled(CASES, [CASES[1], CASES[2], CASES[5]]))
 def test_equals_the_replay_of_its_record(
     pool: RankPool, servers: int, ahead: int | str, kind: str, microbatches: int
 ) -> None:
     """Whoever came first, in a run of its own, with one worker that is late."""
     results = pool.run(train, servers, ahead, kind, microbatches, 3)
     assert_equal(results, servers, ahead, kind, microbatches)
+
+
+def test_compensation_is_the_term_of_the_paper() -> None:
+    """g + λ·g²·(w - v), by hand: two workers push one after the other, both of the weights that all began with."""
+    values, gradient = torch.arange(3, dtype=torch.float64), torch.full((3,), 2.0, dtype=torch.float64)
+    held = SimpleNamespace(name="w", values=values, updated=values, stored=SimpleNamespace(names=("w",)))
+    plain = replace(TRAININGS["compensated"], momentum=None, weight_decay=None)
+    shard = Shard(spec_of(1, "unbounded", plain), [held], WORKERS)  # type: ignore[list-item]
+    shard.begin({})
+    for worker in range(2):
+        before = shard.copies["w"].detach().clone()
+        shard.push(worker, {"w": gradient}, [0.1])
+        given = gradient + 0.5 * gradient * gradient * (before - values)
+        assert torch.allclose(before - shard.copies["w"].detach(), 0.1 * given, rtol=1e-12)
+        assert (worker > 0) == (not torch.equal(given, gradient))
+    assert shard.latest == 1
 
 
 def ages(order: Sequence[Arrival]) -> list[int]:

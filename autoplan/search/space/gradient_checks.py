@@ -23,9 +23,9 @@ OF_ONE_BIT = ("lr", "betas", "eps", "weight_decay")
 
 SERVE = (
     ("compression_start", "compression"), ("outer_learning_rate", "outer_optimizer"),
-    ("outer_momentum", "outer_optimizer"),
+    ("outer_momentum", "outer_optimizer"), ("delay_compensation", "ahead"),
 )  # fmt: skip
-EXAMPLES = {"compression": "powersgd", "outer_optimizer": "nesterov"}
+EXAMPLES = {"compression": "powersgd", "outer_optimizer": "nesterov", "ahead": "unbounded"}
 """Fields of a training that nothing reads without a field of the parallelism, and which."""
 
 

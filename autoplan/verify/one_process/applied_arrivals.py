@@ -41,7 +41,7 @@ class Replayed:
         self.pieces = [nn.Parameter(piece(tensor, p).detach().clone()) for tensor, p in self.places]
         named = [(name, copy) for p, copy in zip(stored, self.pieces, strict=True) for name in p.names]
         self.optimizer = build_optimizer(named, replace(training, lr_schedule=None))
-        self.order = order
+        self.order, self.compensation = order, training.delay_compensation
         self.versions = [self.values()]
         self.reads: dict[int, list[int]] = {}
         for one in order:
@@ -67,9 +67,13 @@ class Replayed:
         """Of its pieces, as the module has them now."""
         return [None if t.grad is None else piece(t.grad, p).clone() for t, p in self.places]
 
+    @torch.no_grad()
     def apply(self, gradients: Sequence[Tensor | None], rates: Sequence[float]) -> None:
-        for copy, gradient in zip(self.pieces, gradients, strict=True):
+        read = self.versions[self.order[len(self.versions) - 1].read]
+        for copy, gradient, then in zip(self.pieces, gradients, read, strict=True):
             copy.grad = gradient
+            if gradient is not None and self.compensation:
+                copy.grad = gradient + self.compensation * gradient * gradient * (copy - then)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self.optimizer.step()

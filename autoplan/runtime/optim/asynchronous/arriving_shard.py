@@ -4,6 +4,9 @@ Its values and their optimizer state lie here, beside what this rank's own worke
 one another by a bounded number of steps (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
 Parallel Parameter Server"), or by any (Dean et al. 2012, "Large Scale Distributed Deep Networks", Downpour SGD). Who
 has taken c steps reads weights for the next one once all workers that are there have taken c - ahead.
+
+A gradient g of weights v meets weights w. With ``delay_compensation`` λ what is applied is g + λ·g⊙g⊙(w - v), where
+λ·g⊙g stands for the Hessian (Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation").
 """
 
 import threading
@@ -31,6 +34,7 @@ class Shard:
     steps     of each worker that is there, those that it has taken since all came to one point
     settling  workers that wait for all to come to one point: nobody waits for them
     read      the version that each worker's next gradients are of
+    met       by worker the values that it has read; empty where nothing is compensated
     recorded  the arrivals, in their order; None: they aren't kept
     """
 
@@ -48,6 +52,8 @@ class Shard:
         self.settling: set[int] = set()
         self.read, self.version = [0] * workers, 0
         self.late, self.latest = 0, 0
+        self.compensation = spec.training.delay_compensation
+        self.met: dict[int, dict[str, Tensor]] = {}
 
     @torch.no_grad()
     def begin(self, states: Mapping[Tensor, Mapping[str, object]]) -> None:
@@ -61,6 +67,8 @@ class Shard:
                     self.optimizer.state[self.copies[each.name]] = dict(states[each.updated])
             self.read = [self.version] * self.workers
             self.steps = dict.fromkeys(self.steps, 0)
+            for worker in self.steps:
+                self.keep_read(worker)
 
     def states(self) -> Mapping[nn.Parameter, dict[str, object]]:
         """The optimizer's, by what the program's own optimizer knows the parameters by; the same tensors."""
@@ -77,7 +85,7 @@ class Shard:
             turns = self.turns
             self.wait(lambda: turns is None or turns.may_push(worker, self.version))
             for name, copy in self.copies.items():
-                copy.grad = gradients[name]
+                copy.grad = self.compensated(worker, name, gradients[name])
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
             self.optimizer.step()
@@ -102,10 +110,23 @@ class Shard:
             for name, copy in self.copies.items():
                 into[name].copy_(copy)
             self.read[worker] = self.version
+            self.keep_read(worker)
             if between_steps and worker in self.steps:
                 self.steps[worker] = 0
             self.settling.discard(worker)
             self.changed.notify_all()
+
+    def compensated(self, worker: int, name: str, gradient: Tensor | None) -> Tensor | None:
+        """A worker's gradient as it is applied to what the weights are by now."""
+        if gradient is None or self.compensation is None:
+            return gradient
+        moved = self.copies[name].detach() - self.met[worker][name]
+        return gradient + self.compensation * gradient * gradient * moved
+
+    def keep_read(self, worker: int) -> None:
+        """What this worker reads now, where that will be asked for."""
+        if self.compensation:
+            self.met[worker] = {name: copy.detach().clone() for name, copy in self.copies.items()}
 
     def may_go_on(self, worker: int) -> bool:
         if self.turns is not None and not self.turns.may_read(worker, self.version):
