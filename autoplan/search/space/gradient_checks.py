@@ -25,7 +25,10 @@ SERVE = (
     ("compression_start", "compression"), ("outer_learning_rate", "outer_optimizer"),
     ("outer_momentum", "outer_optimizer"), ("delay_compensation", "ahead"),
 )  # fmt: skip
-EXAMPLES = {"compression": "powersgd", "outer_optimizer": "nesterov", "ahead": "unbounded"}
+EXAMPLES = {
+    "compression": "compression='powersgd'", "outer_optimizer": "outer_optimizer='nesterov'",
+    "ahead": "servers=1, ahead='unbounded'",
+}  # fmt: skip
 """Fields of a training that nothing reads without a field of the parallelism, and which."""
 
 
@@ -39,7 +42,7 @@ def check_read(pinned: Parallelism, training: Training) -> None:
     """ParallelismError for a field of a training that nothing reads."""
     for field, reader in unread(pinned, training).items():
         value, cause = getattr(training, field), f"{reader} alone reads it, and no search chooses one by itself"
-        remedy = f"pin it, as in Parallelism({reader}={EXAMPLES[reader]!r}), or leave {field} out"
+        remedy = f"pin it, as in Parallelism({EXAMPLES[reader]}), or leave {field} out"
         raise ParallelismError(f"{field}={value!r} without {reader}", cause, remedy)
     if training.expert_capacity is None and training.expert_dropping != Training.expert_dropping:
         given = f"expert_dropping={training.expert_dropping!r} without expert_capacity"
