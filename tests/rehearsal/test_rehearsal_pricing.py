@@ -247,11 +247,19 @@ def test_whole_matrices_are_gathered_around_their_update_at_a_price(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("zero", "kind"), [(0, "all-reduce"), (1, "reduce-scatter"), (3, "reduce-scatter")])
-def test_dense_weights_and_experts_are_priced_over_groups_of_their_own(tmp_path: Path, zero: int, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("dp", "ep", "zero", "kind"),
+    [
+        (4, 2, 0, "all-reduce"), (4, 2, 1, "reduce-scatter"), (4, 2, 3, "reduce-scatter"),
+        (8, 4, 1, "reduce-scatter"), (8, 4, 3, "reduce-scatter"),  # two ranks share an expert, cut by its columns
+    ],
+)  # fmt: skip
+def test_dense_weights_and_experts_are_priced_over_groups_of_their_own(
+    tmp_path: Path, dp: int, ep: int, zero: int, kind: str
+) -> None:
     """Dense weights are whole along ep, whose ranks have gradients of other rows; experts are split over it."""
-    pinned = Parallelism(dp=4, ep=2, tp=1, pp=1, zero=zero, micro_batch=1)
-    found = rehearsed(tmp_path / "out", pinned, 4, experts=True)
+    pinned = Parallelism(dp=dp, ep=ep, tp=1, pp=1, zero=zero, micro_batch=1)
+    found = rehearsed(tmp_path / "out", pinned, dp, experts=True)
     (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
     account = balance(plan, trace)
     assert account.holds, str(account)

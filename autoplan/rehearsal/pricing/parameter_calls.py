@@ -18,6 +18,7 @@ from autoplan.rehearsal.device.process_groups import span_of
 from autoplan.rehearsal.pricing.priced_call import PricedCall, held, span, summed_over_operators
 from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
+from autoplan.runtime.parallel.own_box import cut_dim
 from autoplan.search.inter_op.parameter_shares import cost_of_compressed
 from autoplan.search.predict import COMPRESSED, pushed_s
 
@@ -113,7 +114,7 @@ def goes_compressed(share: RankShare, parameter: StoredParameter) -> bool:
 
 def row_padding(share: RankShare, widened: float, frozen: bool = False) -> list[Counter[str]]:
     """Of each segment's parameters the bytes by which fully_shard makes their rows divide, by the group that they are
-    gathered over.
+    gathered over: none of those that it cuts along another dim.
 
     widened  bytes in which an element is sent, for each byte in which it is used
     frozen   those that aren't trained are sent, too
@@ -129,7 +130,8 @@ def row_padding(share: RankShare, widened: float, frozen: bool = False) -> list[
             for name, size in sent.items():
                 kept = stored[name]
                 rows, summed = (*kept.local_shape, 1)[0], summed_over_operators(share, kept)
-                padding[data.group(summed)] += round(widened * size * (-rows % data.ways(summed)) / rows)
+                lacking = 0 if cut_dim(kept.local_shape, data.ways(summed)) else -rows % data.ways(summed)
+                padding[data.group(summed)] += round(widened * size * lacking / rows)
             seen |= set(fresh)
             found += [padding] if fresh else []
     return found
@@ -153,7 +155,9 @@ def whole_calls(share: RankShare) -> Iterator[PricedCall]:
         if data.zero and data.size > 1:
             axes = data.group(summed_over_operators(share, parameter))
             ways = data.ways(summed_over_operators(share, parameter))
-            over.append((axes, itemsize * math.prod([-(-shape[0] // ways) * ways, *shape[1:]])))
+            cut = cut_dim(parameter.local_shape, ways)
+            divided = [-(-size // ways) * ways if dim == cut else size for dim, size in enumerate(shape)]
+            over.append((axes, itemsize * math.prod(divided)))
         for axis in reversed(mesh.operator_axes):
             if mesh.size(axis) > 1 and parameter.layout.state(axis).kind == "S":
                 shape[parameter.layout.state(axis).dim] *= mesh.size(axis)
