@@ -304,6 +304,9 @@ def test_tokens_travel_over_all_axes_that_split_experts_at_once(tmp_path: Path, 
     assert account.holds, str(account)
     over = {c.axis for c in found.record.chosen.predicted.collectives if c.where.endswith("experts")}
     assert axes in over and over <= {axes, "tp"}
+    message = max((c for c in trace.calls if c.name.startswith("all-to-all")), key=lambda call: call.bytes)
+    fewer = told(plan, trace, message, lambda call: [replace(call, bytes=round(0.95 * call.bytes))])
+    assert {d.bytes for d in fewer.differences if d.issued} >= {round(0.95 * message.bytes)}, str(fewer)
 
 
 def told(plan: PlanPrices, trace: RankTrace, call: Call, change: Callable[[Call], list[Call]]) -> Balance:

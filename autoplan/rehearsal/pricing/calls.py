@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from autoplan.cost import Prices
 from autoplan.cost.operators.collective_ops import SEND
-from autoplan.cost.operators.operator_seconds import PLACED, RING
+from autoplan.cost.operators.operator_seconds import PLACED, RING, travel_of
 from autoplan.cost.prices import COPYING
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH
@@ -27,8 +27,6 @@ WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all
 """What the runtime calls for kinds of collectives that torch has no function of."""
 BY_SIZE = ("all-to-all-v", SEND)
 """Kinds whose bytes are the busiest rank's, or those of several steps together."""
-BY_VALUE = (ROUTED, PLACED)
-"""Operators whose collectives' sizes follow from the batch's values."""
 AGREED = 8  # int64 in the agreement before a step, beside one for each data rank; sent with their negatives
 INT64, FLOAT64, FLOAT32 = 8, 8, 4
 
@@ -62,13 +60,31 @@ def call_of(share: RankShare, moved: MovedBytes, span: Span, backward: bool, cou
     step: Collective = moved.step
     kind, size = (step.backward, step.backward_bytes) if backward else (step.forward, step.forward_bytes)
     chunks = step.chunks_back if backward else step.chunks
+    off = rounding(share, moved, size) if step.op == ROUTED and step.backward else 0  # counts have no rows
     seconds, size, count = crossing_s(share.prices, moved, backward=backward) / chunks, size // chunks, chunks * count
     where = f"{moved.where} (backward)" if backward else moved.where
-    by_value = step.op in BY_VALUE and not (step.op == ROUTED and not step.backward)  # counts aren't
     parts, padding = kind in BY_SIZE or step.op == RING, ring_padding(share, moved) if backward else 0
     return PricedCall(
-        where, WIRE.get(kind, kind), span, size, count, seconds, parts, padding, unsized=by_value
+        where, WIRE.get(kind, kind), span, size, count, seconds, parts, padding, unsized=step.op == PLACED, rounding=off
     )
+
+
+def rounding(share: RankShare, moved: MovedBytes, size: int) -> int:
+    """By how many bytes a message of a mixture's tokens may be off: whole rows go to each rank, and a chunk has a
+    token more than another.
+
+    size  of the messages of all chunks
+    """
+    block, _, name = moved.where.rpartition(" ")
+    for known, choice, operators in zip(
+        share.plan.record.model.blocks, share.plan.record.chosen.blocks, share.plan.operators, strict=True
+    ):
+        if known.name == block and name in operators:
+            travel = travel_of(operators[name], dict(choice.strategies)[name], share.plan.mesh)
+            assert travel is not None
+            token = travel.rows / travel.tokens if travel.chunks > 1 else 0.0
+            return math.ceil(size / travel.rows * (travel.ways / 2 + token))
+    raise AssertionError(f"{moved.where} is no operator of the plan")
 
 
 def whole_again(moved: MovedBytes) -> MovedBytes:

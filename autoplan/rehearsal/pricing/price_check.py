@@ -74,9 +74,12 @@ def balance(plan: PlanPrices, trace: RankTrace) -> Balance:
     share = plan.share(trace)
     ledger = _Ledger(plan, trace)
     wanted = merged(priced_calls(share))
-    priced = [ledger.take(call) for call in wanted if not call.parts and not call.unsized]
+    whole, summed = ([c for c in wanted if (c.parts or c.unsized) == how] for how in (False, True))
+    priced = [ledger.take(call) for call in whole if not call.rounding]
     left_out = [ledger.take(call) for call in merged(unpriced_calls(share))]
-    priced += [ledger.take_sum(call) for call in wanted if call.parts or call.unsized]
+    for group in dict.fromkeys((call.kind, call.span) for call in whole if call.rounding):
+        priced += ledger.take_rounded([c for c in whole if c.rounding and (c.kind, c.span) == group])
+    priced += [ledger.take_sum(call) for call in summed]
     ledger.name_rest()
     return Balance(
         trace.rank, tuple(c for c in priced if c.count), tuple(c for c in left_out if c.count),
@@ -125,6 +128,21 @@ class _Ledger:
         if len(struck) < wanted.count:
             self.differences.append(self.lacking(wanted, wanted.count - len(struck)))
         return replace(wanted, count=len(struck))
+
+    def take_rounded(self, wanted: Sequence[PricedCall]) -> list[PricedCall]:
+        """Likewise all that is left of a kind and group, where sizes may be off: in the order of these, so that no two
+        are taken for one another that differ by more."""
+        keys = [key for key in self.open if key[:2] == (wanted[0].kind, wanted[0].span)]
+        there = sorted((call for key in keys for call in self.open[key]), key=size_of)
+        each = [call for call in sorted(wanted, key=lambda call: call.bytes) for _ in range(call.count)]
+        pairs = list(zip(each, there, strict=False))
+        if len(each) != len(there) or any(abs(w.bytes - size_of(call)) > w.rounding for w, call in pairs):
+            self.differences += [self.lacking(call, call.count) for call in wanted]
+            return []
+        for key in keys:
+            self.open[key] = []
+        self.seconds |= {call.number: each.seconds for each, call in pairs}
+        return list(wanted)
 
     def take_sum(self, wanted: PricedCall) -> PricedCall:
         """The same by the bytes of all that is left of this kind and group, or by their number where bytes follow from

@@ -25,6 +25,7 @@ class PricedCall:
              a parameter's rows divide
     unsized  the bytes follow from the batch's values, so that the number of calls alone is known
     sometimes  it isn't in every step, so that none of it may be there
+    rounding bytes by which one may be larger or smaller than that
     """
 
     where: str
@@ -37,6 +38,7 @@ class PricedCall:
     padding: int = 0
     unsized: bool = False
     sometimes: bool = False
+    rounding: int = 0
 
 
 def held(share: RankShare) -> list[StoredParameter]:
