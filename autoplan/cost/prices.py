@@ -43,6 +43,7 @@ Group = tuple[str, int, tuple[tuple[int, int], ...]]
 
 STREAMED = 1e9  # bytes at which a pace is taken
 PREFERRED = 1 - 1e-4  # of a collective's seconds, of those that a plan makes one of
+COPY = 2.0  # passes of a copy over what it copies: read, written
 
 
 @dataclass
@@ -311,6 +312,7 @@ class Prices:
         """The share of a microbatch of ``count`` parameters alike, as those of layers that repeat: their gradients'
         reductions, which are one collective, and their updates, once a step; and their gradients' adding up. A plan
         has one collective for all parameters: of two ways that take as long, that which sums once a step is quicker.
+        What is summed over an operator axis is copied into a bucket for it.
         """
         if not self.training:
             return 0.0
@@ -320,6 +322,8 @@ class Prices:
             for axis in self.mesh.device_axes
             if layout.state(axis.name) == R
         )
+        if any(layout.state(axis) == R for axis in self.mesh.operator_axes):
+            seconds += self.cold_s(COPY * count * local)
         update_s = count * float(update_seconds(self.optimizer_passes * local, self.device))
         added_s = count * self.added_s(local / self.stored)
         return (seconds + update_s) / self.microbatches + added_s
@@ -334,6 +338,7 @@ class Prices:
         passes = self.optimizer_passes * self.stored
         summing = [[self.collective_s("all-reduce", n, a) for n in ends] for a in self.mesh.operator_axes
                    if layout.state(a) == R]  # fmt: skip
+        summing += [[self.cold_s(COPY * n) for n in ends]] if summing else []
         updating = [float(update_seconds(n, self.device)) for n in ends]
         adding = [self.added_s(n) for n in ends]
         once_s = self.stored * sum(more - less for less, more in summing) + passes * (updating[1] - updating[0])

@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autoplan.cost.prices import COPY
 from autoplan.cost.server_links import ADDED
 from autoplan.cost.zero_shares import DataShares, Held, by_axes, joined
 from autoplan.ir.buckets import bucket_bytes
 from cost_models.collective import hidden_seconds
 from cost_models.offload import link_seconds
 
-COPY = 2.0
-"""Passes of a copy over what it copies: read, written."""
 OUTER_PASSES = 6.0
 """Of an outer update over what is stored: it reads the round's beginning, the mean and the momentum, and writes the
 first, the last and the parameters."""

@@ -235,16 +235,17 @@ class Evaluator:
         return best
 
     def fitting(self, candidate: Candidate, together: int, memory_limit: float) -> Iterator[IntraOpPlan]:
-        """The operators that hold least, with which recomputation may do; and the fastest of those that fit without.
+        """The operators that hold least, with which recomputation may do, with what stands for a moment and without;
+        and the fastest of those that fit without.
 
         The operator problem doesn't count all that is held, so they are sought for one budget after another: that which
         leaves the last ones what they need beside, between the largest that was small enough and the smallest that
         was too large.
         """
         fastest, joint = self.operators.fastest(candidate), self.costs.joint(candidate, together)
-        lean = self.operators.taken(candidate, joint.leanest)
-        yield lean
-        beside = [self.total(candidate, p) - joint.bytes(p.solution) for p in (fastest, lean)]
+        lean = [self.operators.taken(candidate, s) for s in (joint.leanest, joint.leanest_between)]
+        yield from dict.fromkeys(lean)
+        beside = [self.total(candidate, p) - joint.bytes(p.solution) for p in (fastest, *lean)]
         budget, fits, exceeds, tried = memory_limit - min(beside), 0.0, float("inf"), list[Solution]()
         for _ in range(self.budget.memory_budgets):
             solution = joint.quickest(budget)
@@ -280,7 +281,8 @@ class Evaluator:
             points += [self.operators.priced(candidate, weights) for weights in prices]
         if self.costs.rigid(candidate):
             with suppress(Infeasible):  # the solver was out of time
-                points.append(self.operators.taken(candidate, self.costs.joint(candidate).leanest))
+                joint = self.costs.joint(candidate)
+                points += [self.operators.taken(candidate, s) for s in (joint.leanest, joint.leanest_between)]
         found = [self.with_point(candidate, point, float("inf")) for point in points]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0), default=None)
 

@@ -354,6 +354,17 @@ def test_gradients_of_parameters_alike_are_summed_in_one_collective_and_updated_
     assert prices().stored_s(kind, kept, 4) < prices().stored_s(kind, whole, 4) < 4 * prices().stored_s(kind, whole)
 
 
+def test_gradients_that_are_summed_over_a_tensor_axis_are_copied_into_a_bucket() -> None:
+    """As a stage's step has it (``StageModel.priced_once_s``); those of a parameter that is whole there aren't."""
+    kind, list_ = f32(512, 512), prices(Mesh.of(dp=1, tp=4, mb=1))
+    whole, kept = (Layout.of(2, {"dp": R, "mb": R, "tp": s}, list_.mesh) for s in (R, I))
+    summed_s = list_.collective_s("all-reduce", 512 * 512 * 4, "tp") + list_.cold_s(2 * 512 * 512 * 4)
+    assert list_.stored_s(kind, whole) - list_.stored_s(kind, kept) == pytest.approx(summed_s, rel=1e-3)
+    streamed_s = list_.stored_at_least_s(kind, whole, 1) - list_.stored_at_least_s(kind, kept, 1)
+    copied_s = (list_.cold_s(4e9) - list_.cold_s(2e9)) * 512 * 512 * 4 / 1e9
+    assert copied_s < streamed_s < summed_s
+
+
 def test_gradients_in_another_dtype_than_their_sum_are_read_once() -> None:
     """Half-precision gradients of two bytes into a float32 sum: 2 + 4 bytes of the first, 2 + 4 + 4 of each further."""
     one, many = (replace(prices(Mesh.of(dp=2, tp=4, mb=m)), stored=2.0) for m in (1, 5))

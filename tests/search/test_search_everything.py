@@ -126,6 +126,7 @@ def test_the_least_that_is_told_is_enough(seeds: int, least: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", range(5))
 def test_of_many_more(part: int) -> None:
-    assert sum(check(seed) for seed in range(160 + part, 2400, 10)) >= 10
+    """In fifths: of one tenth of the problems two have walls that bind, of another nine."""
+    assert sum(check(seed) for seed in range(160 + part, 2400, 5)) >= 20

@@ -26,6 +26,7 @@ from tests.support.random_problems import random_problem, real_problem
 from tests.support.sampling import sampled
 
 SAME = 1e-9
+TIED = 1e-4  # seconds are a millionth of that objective
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ARRAYS, REAL = 140, 65  # problems of each kind, as many as are compared without walls
 
@@ -67,6 +68,11 @@ def check(problem: Problem, seed: int) -> int:
     least = float(total.min())
     assert joint.bytes(joint.leanest) == pytest.approx(least, rel=1e-6, abs=1.0)
     assert least == 0 or joint.quickest(least * (1 - 1e-5)) is None
+    _, between = tried(problem, held, [np.zeros(0)] * len(working))
+    lean = joint.leanest_between
+    assert held.state * lean.state_bytes + held.kept * lean.kept_bytes == pytest.approx(float(between.min()), abs=1.0)
+    alike_s = time_s[between <= between.min() + 1.0].min()
+    assert lean.time_s == pytest.approx(float(alike_s), rel=TIED, abs=1e-18)
     for wall in walls(time_s, total):
         found = joint.quickest(wall * (1 + SAME))
         best_s = float(time_s[total <= wall * (1 + 1e-12)].min())

@@ -219,7 +219,8 @@ class LowerBounds:
         points = [fastest, *(operators.priced(candidate, weights) for weights in prices)]
         if short and self.costs.rigid(candidate):
             with suppress(Infeasible):  # the solver was out of time
-                points.append(operators.taken(candidate, self.costs.joint(candidate).leanest))
+                joint = self.costs.joint(candidate)
+                points += [operators.taken(candidate, s) for s in (joint.leanest, joint.leanest_between)]
         return points
 
     def own_s(self, point: IntraOpPlan, rate: float) -> np.ndarray:

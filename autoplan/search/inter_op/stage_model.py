@@ -11,8 +11,9 @@ import numpy as np
 from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
 from autoplan.cost.interleaved import ACCUMULATING, SENDING, InterleavedSchedule
+from autoplan.cost.prices import COPY
 from autoplan.cost.step import held_between_steps, held_microbatches, receives_ahead, update_s
-from autoplan.cost.zero_costs import COPY, DataAxis
+from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.parameter_shares import (

@@ -31,6 +31,7 @@ SCALE = 1e4  # the largest coefficient of the objective; far larger ones cost so
 WHOLE = 1e-5  # how far from 1 the variable of an option that is taken may be
 ROUNDING = 1e-9  # relative, of bytes: what just fits may be said to need so much more
 MOST_WAYS = 64  # of one tensor that are compared: over three axes it may be gathered from dozens of layouts
+TIE = 1e-6  # of all bytes, that all seconds count for between assignments that hold as many
 GAP = 1e-6  # relative, of a problem without a memory limit
 SMALL, LIMITED_GAP = 1_000, 1e-3  # variables up to which one under a limit is solved to the end; the gap of larger ones
 
@@ -140,6 +141,17 @@ class Solver:
         options, _ = self.answer(self.milp.held(self.memory.held), self.limited_gap)
         least = self.measured(NO_WEIGHT, options, 0.0)
         return self.quickest(self.bytes(least) * (1 + ROUNDING)) or least
+
+    @cached_property
+    def leanest_between(self) -> Solution:
+        """The same, not counting what stands for a moment: a block may hold less of it than its operators say."""
+        assert self.memory is not None
+        self.engine.limit(math.inf)
+        held, time_s = self.milp.held(self.memory.held), self.milp.time_s
+        held[-1] = 0.0
+        cost = held / max(held.max(), 1.0) + TIE * time_s / (time_s.max() or 1.0)
+        options, _ = self.answer(cost, self.limited_gap)
+        return self.measured(NO_WEIGHT, options, 0.0)
 
     def bytes(self, solution: Solution) -> float:
         """That an assignment holds at once."""
