@@ -248,7 +248,8 @@ def copies(record: PlanRecord) -> list[str]:
     size, _ = held[lacking.index(max(lacking))]
     return [
         f"Memory: an asynchronous save copies up to {size_text(size)} into the same memory and keeps it for the next "
-        "save, which is more than what is left. save_checkpoint(asynchronous=False) copies nothing."
+        "save, which is more than what is left. Nothing is copied by save_checkpoint(asynchronous=False), nor by "
+        "train.py --save-synchronously."
     ]
 
 

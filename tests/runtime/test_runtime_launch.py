@@ -92,6 +92,28 @@ def test_train_py_equals_one_device_and_resumes(pool: RankPool, train_py: str, t
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == [f"step-{n:08d}" for n in (3, 4, 5)]
 
 
+def saved_how(rank: int, world: int, script: str, arguments: list[str]) -> list[bool]:
+    """Of each checkpoint whether it was written while training went on."""
+    found, save = [], Program.save_checkpoint
+
+    def noted(program: Program, *given: object, asynchronous: bool) -> None:
+        found.append(asynchronous)
+        save(program, *given, asynchronous=asynchronous)  # type: ignore[arg-type]
+
+    with patch.object(Program, "save_checkpoint", noted):
+        run_train(rank, world, script, arguments)
+    return found
+
+
+@pytest.mark.parametrize(("flags", "wanted"), [([], [True, True, False]), (["--save-synchronously"], [False] * 3)])
+def test_checkpoints_are_written_meanwhile_unless_it_is_asked_otherwise(
+    pool: RankPool, train_py: str, tmp_path: Path, flags: list[str], wanted: list[bool]
+) -> None:
+    given = ["--weights", weights(tmp_path), "--checkpoint-dir", str(tmp_path / "c"), "--save-every", "1"]
+    assert pool.run(saved_how, train_py, [*given, "--steps", "3", *flags]) == [wanted] * 4
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == [f"step-{n:08d}" for n in (1, 2, 3)]
+
+
 def run_train_until_told(rank: int, world: int, script: str, arguments: list[str], step: int) -> None:
     """One rank of all gets SIGTERM while it reads a batch."""
 
