@@ -11,6 +11,7 @@ from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
 from autoplan.compile import asked_of, check_arguments, check_precision, compile_model, traced_model
 from autoplan.errors import InputsError
+from autoplan.evaluation.handed_over import handed_over
 from autoplan.evaluation.proof import Given
 from autoplan.ir.graph import Model
 from autoplan.ir.record import Asked
@@ -103,6 +104,7 @@ def plan_of(
         made.module, source.inputs, traced,
         retrace=lambda other: source.traced(training, other, evaluated=True),
         retrain=lambda other: source.traced(plain, other),
+        handed=handed_over(made.module),
     )  # fmt: skip
     return Plan(record, module=made.module, loss_fn=source.loss_fn, given=known)
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from autoplan.errors import AutoplanError
+from autoplan.evaluation.handed_over import HandedOver, check_handed_over
 from autoplan.evaluation.same import difference
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.ir.record import Evaluable
@@ -35,6 +36,7 @@ class Given:
     traced   the graph of the module with that batch, as planned
     retrace  the graph in evaluation, with another batch
     retrain  the graph of a step, with another batch
+    handed   the module's state then
     """
 
     module: nn.Module
@@ -42,6 +44,7 @@ class Given:
     traced: Model
     retrace: Retrace
     retrain: Retrace
+    handed: HandedOver
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Compared:
 
 def prove(given: Given) -> Evaluable:
     """What is known of the forward alone and of steps at other sizes, by two traces more of each; by others where
-    fewer rows or tokens make another graph."""
+    fewer rows or tokens make another graph. InputsError where the module isn't any more what was planned."""
+    check_handed_over(given.handed, given.module)
     rows = batch_rows(given.traced)
     found = [*map(functools.partial(against, given), sorted({rows - 1, 1}, reverse=True))] if rows > 1 else []
     least = 1

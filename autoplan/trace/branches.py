@@ -121,14 +121,14 @@ class Branches(TorchFunctionMode):
         line = asking_line()
         if id(tensor) in self.known and (asks or tensor.dtype == torch.bool):
             if id(tensor) in self.assumed:
-                self.noted[f"{line[1] if line else 'forward'}: {self.assumed[id(tensor)]}"] = None
+                self.noted[f"{self.assumed[id(tensor)]}: {line[1] if line else 'forward'}"] = None
             return self.known[id(tensor)][1]
         if not asks or line is None or not hasattr(tensor, "fake_mode"):
             return None
         frame, told = line
         value = unraised(frame.f_code, frame.f_lasti)
         if value is not None:
-            self.noted[f"{told}: {CHECK}"] = None
+            self.noted[f"{CHECK}: {told}"] = None
         return value
 
 

@@ -72,6 +72,8 @@ def test_a_system_is_found_however_it_is_written(text: str, name: str) -> None:
         ("dp=4 dp=2", "dp is both 4 and 2. give each field once."),
         ("dp=4, ZeRO-1, zero=2", "zero is both 1 and 2"),
         ("dp=two", "dp=two: parallelism takes a whole number there"),
+        ("ahead=foo", "ahead='foo': it is a number of steps of at least 0, or 'unbounded'"),
+        ("tp_overlap=1.5", "tp_overlap='1.5'"),
         ("fsdp=4", "fsdp=4: parallelism has no 'fsdp'. write zero=3."),
         ("tensor_parallel_size=4", "write tp=4."),
         ("4 microbatches", "4 microbatches: the batch gives their number. pin micro_batch=N"),

@@ -161,3 +161,15 @@ def test_a_model_s_own_checkpointing_is_told(reentrant: bool) -> None:
     assert [note for note in training.notes if "torch.utils.checkpoint isn't followed" in note] == list(training.notes)
     assert len(training.notes) == 1 and "recompute='full'" in training.notes[0]
     assert not trace(model, (X,), training=False).notes
+
+
+def test_a_model_s_own_offload_is_told() -> None:
+    class Offloading(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autograd.graph.save_on_cpu():
+                return super().forward(x)
+
+    model = Offloading(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+    training = trace(model, (X, X), loss_fn=nn.functional.mse_loss, training=True)
+    assert len(training.notes) == 1 and "save_on_cpu isn't followed" in training.notes[0]
+    assert not trace(model, (X,), training=False).notes

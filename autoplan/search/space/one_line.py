@@ -57,6 +57,8 @@ FIELDS: Mapping[str, object] = {
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
 
+OR_A_WORD = ("ahead", "tp_overlap", "ep_overlap")
+"""Fields that are a number or one of some words; those words are among ``PHRASES``."""
 Settings = Mapping[str, object]
 Phrase = tuple[re.Pattern[str], Callable[[re.Match[str]], Settings]]
 _SEPARATOR = re.compile(r"[\s,;]+")
@@ -107,6 +109,8 @@ def _setting(match: re.Match[str], what: str) -> Settings:
     """KEY=VALUE, whose key may be written in capitals or with hyphens."""
     key = match[1].lower().replace("-", "_")
     value = match[2].lower() if isinstance(FIELDS.get(key), str) else match[2]
+    if key in OR_A_WORD and not re.fullmatch(r"[+-]?\d+", value, re.ASCII):
+        return {key: value}  # Parallelism's own check names the words that there are
     settings = parse_settings([f"{key}={value}"], FIELDS, what, PARALLELISM_NAMES)
     if "tensor" in settings:
         settings["tensor"] = factors(value)

@@ -86,12 +86,7 @@ def persistent(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def hook_notes(model: nn.Module) -> tuple[str, ...]:
     """What a report says of the hooks that are traced, and of state that the program's state dict lacks."""
-    own = [
-        f"{name_of(hook)} of {path or 'the root'}"
-        for path, module in model.named_modules()
-        for hook in hooks_of(module, FORWARD)
-        if not module_of(hook).startswith(OF_LIBRARIES)
-    ]
+    own = [f"{name} of {path or 'the root'}" for path, name in own_hooks(model)]
     further = [path for path, module in model.named_modules() if has_extra_state(module)]
     notes = []
     if own:
@@ -100,6 +95,14 @@ def hook_notes(model: nn.Module) -> tuple[str, ...]:
     if further:
         notes.append(f"the state dict has no extra state of {listed(further)}: it isn't trained, saved or restored")
     return tuple(notes)
+
+
+def own_hooks(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """The users' hooks on forward: the submodule's path, and their names."""
+    for path, module in model.named_modules():
+        for hook in hooks_of(module, FORWARD):
+            if not module_of(hook).startswith(OF_LIBRARIES):
+                yield path, name_of(hook)
 
 
 def has_extra_state(module: nn.Module) -> bool:

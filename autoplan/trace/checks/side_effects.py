@@ -1,7 +1,7 @@
 """What forward does while it is traced that an exported graph doesn't hold: refused where it happens.
 
 Hooks on activations and on saved tensors, autocast for a device that the trace isn't on, inference mode. torch's
-checkpointing is noted, since the plan decides what is recomputed. The reentrant one, which runs its part without
+checkpointing and save_on_cpu are noted, since the plan decides what is recomputed and kept where. The reentrant one, which runs its part without
 gradients and would lose them, is run as what it stands for.
 So is ``module.to(dtype)`` that changes nothing: it would replace the parameters by others.
 """
@@ -29,6 +29,10 @@ DECORATORS = inspect.getsourcefile(context_decorator)
 CHECKPOINTED = (
     "the model's own torch.utils.checkpoint isn't followed: the plan decides what is recomputed, and recompute='full' "
     "or 'selective' pins it"
+)
+KEPT_ON_HOST = (
+    "the model's own torch.autograd.graph.save_on_cpu isn't followed: the plan decides where activations lie, and "
+    "offload='activations' pins it"
 )
 IN_LOSS = "do in forward, or in the loss, what it does to gradients"
 
@@ -80,6 +84,8 @@ def check_saving(noted: dict[str, None], hooks: saved_tensors_hooks) -> None:
     """Hooks on saved tensors that aren't torch's own, which checkpoint and save_on_cpu are made of."""
     if type(hooks).__module__ == CheckpointFunction.__module__:
         noted[CHECKPOINTED] = None
+    if isinstance(hooks, torch.autograd.graph.save_on_cpu):
+        noted[KEPT_ON_HOST] = None
     if type(hooks) is saved_tensors_hooks or not type(hooks).__module__.startswith("torch."):
         cause = f"hook {name_of(hooks.pack_hook)} on saved tensors isn't traced, and gradients would be others"
         raise TraceError(here(), cause, "leave it out: what is kept or computed again is the plan's to choose")
