@@ -1,4 +1,4 @@
-"""Runs torch.export, and says which line of the user's code it couldn't follow."""
+"""Runs torch.export. Control flow that depends on data is refused by the line of the user's code that has it."""
 
 import linecache
 import logging

@@ -1,4 +1,4 @@
-"""Gradient sums once a step: over the axes on which each rank has a summand, then between stages that share.
+"""Gradient sums once a step: over axes on which each rank has a summand, then between stages with tied weights.
 
 Gradients are views of buckets (as in DistributedDataParallel with gradient_as_bucket_view): the first microbatch's is
 copied there as it comes, the others' are added to it there, and the all-reduce runs in place. Under mixed precision
