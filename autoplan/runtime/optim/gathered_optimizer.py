@@ -122,12 +122,8 @@ class GatheredOptimizer(Optimizer):
         super().__init__([members.group for members in (*groups, *others)], {})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update; every rank that holds parts of the same parameters takes part."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         first, others = self.param_groups[: len(self.gathered_groups)], self.param_groups[len(self.gathered_groups) :]
         for members, group in zip(self.gathered_groups, first, strict=True):
             options = {name: value for name, value in group.items() if name != "params"}
@@ -139,7 +135,6 @@ class GatheredOptimizer(Optimizer):
             inner.state.update({p: self.state[p] for p in group["params"] if p in self.state})
             inner.step()
             self.state.update(inner.state)
-        return loss
 
     def updating(self, parameter: Tensor) -> Optimizer:
         """The optimizer that updates a parameter, with its state; itself where it is gathered for that."""

@@ -32,13 +32,9 @@ class Lamb(Optimizer):
         self.whole_squares: Squares = lambda parameters, squares: squares
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update. Updates are computed twice, for their norms and to be applied: kept, they would take as much
         memory as the parameters. Where ranks hold parts, every rank of the world takes part."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         stepped = list(self.stepped())
         for parameter, group in stepped:
             move_moments(parameter, self.state[parameter], group)
@@ -48,7 +44,6 @@ class Lamb(Optimizer):
         for (parameter, group), ratio in zip(stepped, ratios, strict=True):
             update = update_of(parameter, self.state[parameter], group)
             local(parameter).sub_(update.mul_(ratio.to(update)).mul_(group["lr"]))
-        return loss
 
     def stepped(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
         """The parameters with a gradient, each with its group's options."""

@@ -91,18 +91,13 @@ class RowwiseAdagrad(Optimizer):
         self.whole_sums: Sums = lambda parameters, sums: None
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update. Where a row is split, every rank of the world takes part."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         stepped = list(self.stepped())
         sums = [self.squares(parameter) for parameter, _ in stepped]
         self.whole_sums([parameter for parameter, _ in stepped], sums)
         for (parameter, group), squares in zip(stepped, sums, strict=True):
             self.update(parameter, group, squares)
-        return loss
 
     def stepped(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
         """The parameters with a gradient, each with its group's options."""

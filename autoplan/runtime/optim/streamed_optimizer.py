@@ -7,7 +7,7 @@ are read and the ones before are written. So no more than a few stand in memory 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -39,13 +39,9 @@ class StreamedOptimizer(Optimizer):
         super().__init__([group.group for group in groups], {})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient: of none where they overflowed in float16. DiskError where
         the disk is full or fails: what was updated by then isn't undone."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         turns = [
             (kind, group, master)
             for kind, group in zip(self.kinds, self.param_groups, strict=True)
@@ -64,7 +60,6 @@ class StreamedOptimizer(Optimizer):
                 behind.popleft().result()
         for written in behind:
             written.result()
-        return loss
 
     def update(self, kind: Kind, group: Mapping[str, Any], master: nn.Parameter) -> None:
         """One parameter's, by an optimizer of its own that is there for it alone."""
