@@ -138,10 +138,6 @@ class Layout:
     def states(self) -> dict[str, State]:
         return {axis: self.state(axis) for axis in sorted(self.axes)}
 
-    def replace(self, axis: str, state: State, mesh: Mesh) -> Layout:
-        """This layout with one axis in another state."""
-        return Layout.of(self.rank, {**self.states(), axis: state}, mesh)
-
     def local_shape(self, shape: Iterable[int], mesh: Mesh) -> tuple[int, ...]:
         """The shape of one rank's part; ValueError where a dim doesn't divide."""
         local = []

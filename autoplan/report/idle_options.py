@@ -1,7 +1,7 @@
 """What was asked for and makes no difference to a plan: each option that a plan makes no use of is told, with why.
 
-An option that never could is refused instead (``options``, ``search.space.pinned_checks``, ``compile``). ``NEEDS`` has
-for each field when it matters; ``ALWAYS`` those that every plan follows. A field is in one of the two.
+An option that never could is refused instead (``options``, ``search.space.pinned_checks``, ``compile``). ``NEEDS`` says
+of such a field when it matters; every plan follows the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -164,14 +164,6 @@ NEEDS: Mapping[str, Reason] = {
     "expert_capacity": never_full,
     "expert_dropping": never_full,
 }  # fmt: skip
-ALWAYS = (
-    "dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "tensor", "tensor_system", "local_steps",
-    "outer_optimizer", "gossip", "servers", "staleness", "backups", "ahead", "compression", "compression_rank",
-    "compression_rate", "compression_within", "optimizer", "precision", "weight_decay", "betas", "eps", "momentum",
-    "clip_grad_norm", "compile", "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum",
-    "compression_start",
-)  # fmt: skip
-"""Fields that a plan follows whenever it isn't refused, or that the report tells by themselves."""
 
 
 def idle_cluster(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:

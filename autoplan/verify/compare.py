@@ -41,7 +41,6 @@ class Tolerance:
 
 
 FLOAT64 = Tolerance(loss=1e-10, gradients=1e-10, parameters=1e-9)
-FLOAT32 = Tolerance(loss=1e-6, gradients=1e-5, parameters=math.inf)
 
 
 def loss_error(run: Run, reference: Run) -> Worst:

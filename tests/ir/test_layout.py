@@ -24,11 +24,6 @@ def test_a_layout_remembers_each_axis_state(states):
     assert layout.axes == set(MESH.names)
 
 
-@given(LAYOUTS, st.sampled_from(MESH.names), STATES)
-def test_replace_changes_one_axis(states, axis, state):
-    assert Layout.of(3, states, MESH).replace(axis, state, MESH).states() == {**states, axis: state}
-
-
 @given(LAYOUTS)
 def test_local_parts_have_the_elements_of_the_whole(states):
     layout = Layout.of(3, states, MESH)

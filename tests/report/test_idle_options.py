@@ -13,9 +13,18 @@ import autoplan
 from autoplan import ClusterSpec, Inference, LRSchedule, Parallelism, Training
 from autoplan.errors import ParallelismError
 from autoplan.ir.record import PlanRecord
-from autoplan.report.idle_options import ALWAYS, NEEDS, idle_options
+from autoplan.report.idle_options import NEEDS, idle_options
 from autoplan.report.notes import notes_of
 from tests.support.planning import parallelize_alone
+
+ALWAYS = (
+    "dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "tensor", "tensor_system", "local_steps",
+    "outer_optimizer", "gossip", "servers", "staleness", "backups", "ahead", "compression", "compression_rank",
+    "compression_rate", "compression_within", "optimizer", "precision", "weight_decay", "betas", "eps", "momentum",
+    "clip_grad_norm", "compile", "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum",
+    "compression_start",
+)  # fmt: skip
+"""Fields that a plan follows whenever it isn't refused, or that the report tells by themselves."""
 
 BATCH = (torch.empty(8, 16), torch.empty(8, dtype=torch.int64))
 
