@@ -143,7 +143,9 @@ def hidden_exchange(
     again, rows_s = tokens.forward_s / chunks, grouped.again_s(dtype, device) / chunks
     backward = replace(backward, rows=backward.rows + rows_s)
     both = hidden_of(chunks, results.backward_s / chunks + again, tokens.backward_s / chunks, backward, slowdown)
-    again_s = max(0.0, sum(both) - sum(behind)) if chunks > 1 else 0.0  # one is sent before anything is computed
+    again_s = max(0.0, sum(both) - sum(behind))
+    if chunks == 1:  # sent before anything is computed: it is put together while the results' gradients go
+        again_s = min(travel.again_s(device), results.backward_s / (1 + slowdown) - behind[0])
     return (
         replace(tokens, hidden_forward_s=ahead[0], hidden_backward_s=behind[1], hidden_again_s=again_s),
         replace(results, hidden_forward_s=ahead[1], hidden_backward_s=behind[0]),
