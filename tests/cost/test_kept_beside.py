@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cost import Operator, operators_of
-from autoplan.cost.operators.kept_beside import mixture_bytes, passing_bytes
+from autoplan.cost.operators.kept_beside import mixture_bytes, other_chunks, passing_bytes, rebuilt_bytes, standing_of
 from autoplan.cost.operators.operator_seconds import ROUTED
 from autoplan.ir.graph import Block, Node, Ref, TensorType, Typed
 from autoplan.ir.layout import P, R, S, State
@@ -52,3 +54,25 @@ def test_rows_of_experts_elsewhere_stand_on_every_rank_that_has_all_tokens(mixtu
 def test_tokens_that_travel_leave_each_rank_with_its_own(mixture: Operator) -> None:
     mesh, there = Mesh.of(ep=4), split(mixture, S(0), S(0), routed=True)
     assert passing_bytes(mixture, there, mesh)[0] < passing_bytes(mixture, split(mixture, R, R), mesh)[0] / 2
+
+
+def test_what_is_computed_again_is_one_chunks_with_a_gradient_of_the_inner_width(mixture: Operator) -> None:
+    """Not what the experts gave, which is of the tokens' width: here the narrower one."""
+    whole, mesh = split(mixture, R, R), Mesh.of(ep=4)
+    rows = TOKENS * CHOICES
+    assert rebuilt_bytes(mixture, whole, Mesh.of(ep=1)) == rows * (3 * INNER * 4 + 4 + 2 * 8)
+    there = split(mixture, S(0), S(0), routed=True)
+    one, cut = rebuilt_bytes(mixture, there, mesh), rebuilt_bytes(replace(mixture, chunks=4), there, mesh)
+    assert 0.25 * one < cut < 0.6 * one  # the next chunk's tokens come meanwhile
+
+
+def test_of_two_chunks_either_one_comes_or_one_goes(mixture: Operator) -> None:
+    mesh, there = Mesh.of(ep=4), split(mixture, S(0), S(0), routed=True)
+    grouped, travel = standing_of(replace(mixture, chunks=2), there, mesh)
+    assert travel is not None
+    result, weights = travel.result_bytes / 2, travel.gradient_bytes / 2 + 4 * grouped.weight_elements
+    assert other_chunks(grouped, travel, 4, again=False) == max(result, weights)
+    three = replace(travel, chunks=3)
+    assert other_chunks(grouped, three, 4, again=False) == pytest.approx(sum((
+        travel.result_bytes / 3, travel.gradient_bytes / 3, 4 * grouped.weight_elements,
+    )))  # fmt: skip

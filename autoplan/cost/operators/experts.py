@@ -281,23 +281,30 @@ class Grouped:
         each = (self.first * self.inner + self.out) * itemsize + score_bytes + 2 * PLACE_BYTES
         return self.rows * self.experts * each
 
-    def passing_bytes(self, itemsize: int) -> tuple[float, float, float]:
-        """What stands for a moment beside what is kept: in the forward; in the backward before it has any gradient that
-        it returns; and beside these.
+    def rebuilt_bytes(self, itemsize: int, score_bytes: int) -> float:
+        """Of one chunk what stands in a backward that computes again what wasn't kept: not what the experts gave, but
+        the gradient of what gave it, without the scores."""
+        each = (self.first + 1) * self.inner * itemsize + score_bytes + 2 * PLACE_BYTES
+        return self.rows * self.experts / self.chunks * each
+
+    def passing_bytes(self, itemsize: int, wide: int, tokens: float = 0.0) -> tuple[float, float, float]:
+        """What stands for a moment beside what is kept: in the forward; in the backward before it has weights'
+        gradients; and beside these. Of chunks one stands at a time.
 
         The backward has tokens, the result's gradient and that scaled; then of the inner width the activation's
-        gradient, its calls' results, and a gradient for each operand, of which one for each first product stays. Of
-        chunks one stands at a time, and weights' gradients of one beside their sum.
+        gradient, its calls' results, and a gradient for each operand, of which one for each first product stays while
+        the tokens' are multiplied, and added up by token.
+
+        wide    bytes of an element of what is scaled by scores
+        tokens  that arrived, in one chunk: sums of their rows stand here
         """
-        if self.chunks > 1:
-            forward, before, after = self.chunk.passing_bytes(itemsize)
-            return forward, before, after + self.weight_elements * itemsize
-        gathered = self.hidden + 2 * self.out
-        each = self.rows * self.experts * itemsize
-        forward = each * max(self.hidden, self.calls * self.inner, 2 * self.out)
-        before = each * (gathered + (1 + self.calls + self.read) * self.inner)
-        after = each * (gathered + (1 + self.first) * self.inner + 2 * self.hidden)
-        return forward, before, after
+        each = self.rows * self.experts / self.chunks * itemsize
+        inner, rest = (1 + self.calls + self.read) * self.inner, (1 + self.first) * self.inner
+        scaled = (each / itemsize + tokens) * wide * self.out
+        forward = max(each * self.hidden, each * self.calls * self.inner, scaled)
+        summed = max(2 * each, each + tokens * itemsize) * self.hidden
+        before = each * (self.hidden + 2 * self.out) + max(each * inner, each * rest + summed)
+        return forward, before, each * (self.hidden + self.out + rest)
 
     def product_s(self, wide: int, deep: int, dtype: str, device: Device) -> float:
         return float(matmul_seconds(self.rows, wide, deep, self.experts, dtype, device))

@@ -68,14 +68,45 @@ def passing_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[f
     if not is_mixture(operator):
         return 0.0, 0.0, 0.0
     grouped, travel = standing_of(operator, strategy, mesh)
-    forward, before, after = grouped.passing_bytes(DTYPE_BYTES[operator.operands[0].dtype])
+    itemsize, score_bytes = (DTYPE_BYTES[operator.operands[place].dtype] for place in (0, 2))
+    wide = max(itemsize, score_bytes)
     if travel is None:
-        return forward, before, after
-    each = travel.there_bytes, travel.result_bytes, travel.gradient_bytes
-    way, result, gradient = (size / travel.chunks for size in each)
-    if travel.chunks > 1:  # a chunk goes, and one comes, beside that which is computed
-        return forward + way + 2 * result, before + 3 * result, after + 3 * result + 2 * gradient
-    return max(forward, way + result), before + result, after + result + gradient
+        return grouped.passing_bytes(itemsize, wide)
+    (way, result, gradient), chunks = of_chunk(travel), travel.chunks
+    forward, before, after = grouped.passing_bytes(itemsize, wide, travel.rows / chunks)
+    before += travel.gradient_bytes / travel.rows * travel.tokens  # zeros, to which tokens' gradients are added
+    if chunks > 1:  # a chunk goes, and one comes, beside that which is computed
+        others = result + other_chunks(grouped, travel, itemsize, again=False)
+        return forward + way + 2 * result, before + others, after + others + 2 * gradient
+    return max(forward, way + result), before + result, after + result + 2 * gradient
+
+
+def of_chunk(travel: Travel) -> tuple[float, float, float]:
+    """Bytes of one chunk's messages: tokens, results, and their gradients."""
+    way, result, gradient = travel.there_bytes, travel.result_bytes, travel.gradient_bytes
+    return way / travel.chunks, result / travel.chunks, gradient / travel.chunks
+
+
+def other_chunks(grouped: Grouped, travel: Travel, itemsize: int, *, again: bool) -> float:
+    """What stands of the others while a backward computes one: of the next what comes, tokens that are sent again
+    among it; of the one before gradients on their way, and weights' gradients so far. Of two there is only either."""
+    if travel.chunks == 1:
+        return 0.0
+    way, result, gradient = of_chunk(travel)
+    each = (result + again * way, gradient + grouped.weight_elements * itemsize)
+    return sum(each) if travel.chunks > 2 else max(each)
+
+
+def rebuilt_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
+    """What stands of a mixture in its backward, beside ``passing_bytes``, where that computes again what it doesn't
+    keep."""
+    grouped, travel = standing_of(operator, strategy, mesh)
+    itemsize, score_bytes = (DTYPE_BYTES[operator.operands[place].dtype] for place in (0, 2))
+    found = grouped.rebuilt_bytes(itemsize, max(itemsize, score_bytes))
+    if travel is None:
+        return found
+    others, none = (other_chunks(grouped, travel, itemsize, again=again) for again in (True, False))
+    return found + of_chunk(travel)[0] + others - none
 
 
 def mixture_again_s(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> float:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 
 import torch
@@ -105,6 +106,16 @@ class Routed:
         choices = shape[0] * shape[1]
         apart = (rows.new_empty if rows.shape[0] == choices else rows.new_zeros)(choices, rows.shape[-1])
         return apart.index_copy_(0, self.order, rows).view(*shape, rows.shape[-1])
+
+    def added(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
+        """Each token's rows added up in the order of its choices, so that two runs give the same bits: [tokens, width].
+        A token may have one of its choices here, of many: rows aren't put where the others would be.
+
+        shape  as of ``back``
+        """
+        order, places = torch.sort(self.order)
+        starts = torch.searchsorted(order // shape[1], torch.arange(shape[0], device=rows.device))
+        return F.embedding_bag(places, rows, starts, mode="sum")
 
     def parts(self, rows: Tensor) -> list[Tensor]:
         """Each expert's rows, and last those of none."""
@@ -199,7 +210,7 @@ def forward(
     """
     routed = inside.routed
     given = routed.product(function(*inside.products), weights.turned(weights.down))
-    result = routed.back(routed.masked(given * inside.score), shape).sum(1)
+    result = routed.added(routed.masked(given * inside.score), shape)
     return result, replace(inside, given=given)
 
 
@@ -231,6 +242,15 @@ class WeightGradients:
         return [d_down, *d_first, *d_biases]
 
 
+def gradient_of_tokens(
+    routed: Routed, weights: Weights, d_products: Sequence[Tensor], shape: Sequence[int]
+) -> Tensor:
+    """[tokens, h], of the gradients of the first products, of which two stand at a time."""
+    pairs = zip(d_products, weights.first, strict=True)
+    products = (routed.product(part, weights.back(weight)) for part, weight in pairs)
+    return routed.added(routed.masked(reduce(Tensor.add_, products)), shape)
+
+
 def backward_of_rows(
     gradient: Tensor, hidden: Tensor, inside: Inside, weights: Weights, through: Through, shape: Sequence[int]
 ) -> tuple[Tensor, Tensor, WeightGradients]:
@@ -252,11 +272,6 @@ def backward_of_rows(
         inner, d_products = through(inside.products, back * score)
         d_score = (back * inner).sum(-1, keepdim=True)
     d_scores = routed.back(routed.masked(d_score), shape).squeeze(-1)
-    d_rows, *others = (
-        routed.product(part, weights.back(weight)) for part, weight in zip(d_products, weights.first, strict=True)
-    )
-    for other in others:
-        d_rows = d_rows.add_(other)
-    d_hidden = routed.back(routed.masked(d_rows), shape).sum(1)
+    d_hidden = gradient_of_tokens(routed, weights, d_products, shape)
     further = WeightGradients(routed, weights, rows, scored, inner, d_products)
     return d_hidden, cast(d_scores, inside.score.dtype), further

@@ -92,18 +92,23 @@ def run(
     result = hidden.new_zeros(hidden.shape[0], down.shape[2 if transposed else 1])
     totals, kept = result.tensor_split(chunks), list[Tensor]()
     back: Callable[[], Tensor] | None = None
+
+    def computed(journey: Journey, arrived: Tensor) -> Callable[[], Tensor]:
+        """What a chunk's experts give, on its way back; all else that they made is let go before the next chunk's."""
+        message = Message.read(arrived, index.shape[1], wide.dtype)
+        known = own_index(message, rank, here), message.scores, weights
+        given, inside = run_forward(message.rows, *known, activation, journey.choices, not journey.counted)
+        kept.extend([journey.tokens, counted_of(journey), *([arrived, *inside.kept] if keep else [])])
+        return journey.back(given)
+
     coming = journeys[0].send_all(*parts[0])
     for number, journey in enumerate(journeys):
         arrived = coming()
         if number + 1 < chunks:
             coming = journeys[number + 1].send_all(*parts[number + 1])
-        message = Message.read(arrived, index.shape[1], wide.dtype)
-        known = own_index(message, rank, here), message.scores, weights
-        given, inside = run_forward(message.rows, *known, activation, journey.choices, not journey.counted)
-        earlier, back = back, journey.back(given)
+        earlier, back = back, computed(journey, arrived)
         if earlier is not None:
             journeys[number - 1].added(earlier(), totals[number - 1])
-        kept += [journey.tokens, counted_of(journey), *([arrived, *inside.kept] if keep else [])]
     assert back is not None
     journeys[-1].added(back(), totals[-1])
     return result, kept
@@ -141,12 +146,9 @@ def run_back(
         for part, total in zip((from_bits(there, wide.dtype), of_rows), totals[number], strict=True):
             journeys[number].added(part, total)
 
-    coming, back, found = send(0), None, list[Tensor]()
-    for number, journey in enumerate(journeys):
-        gradients, arrived = coming[0](), coming[1]()
-        if number + 1 < chunks:
-            coming = send(number + 1)
-        message = Message.read(arrived, choices, wide.dtype)
+    def computed(number: int, gradients: Tensor, arrived: Tensor) -> tuple[Callable[[], Tensor], list[Tensor]]:
+        """A chunk's gradients on their way back, and those of weights; all else is let go before the next chunk's."""
+        message, journey = Message.read(arrived, choices, wide.dtype), journeys[number]
         if each > 2:
             inside = Inside.again(saved[number][3:], message.rows, weights)
         else:
@@ -155,8 +157,15 @@ def run_back(
         shape = (arrived.shape[0], choices)
         rows_back = run_backward_of_rows(gradients, message.rows, inside, weights, activation, shape)
         d_rows, d_choices, further = rows_back
-        earlier, back = back, journey.back(torch.cat([as_bits(d_choices, d_rows.dtype), d_rows], 1))
-        of_weights = further.gradients()
+        back = journey.back(torch.cat([as_bits(d_choices, d_rows.dtype), d_rows], 1))
+        return back, further.gradients()
+
+    coming, back, found = send(0), None, list[Tensor]()
+    for number in range(chunks):
+        gradients, arrived = coming[0](), coming[1]()
+        if number + 1 < chunks:
+            coming = send(number + 1)
+        earlier, (back, of_weights) = back, computed(number, gradients, arrived)
         found = [one.add_(other) for one, other in zip(found, of_weights, strict=True)] if found else of_weights
         if earlier is not None:
             arrive(number - 1, earlier)
