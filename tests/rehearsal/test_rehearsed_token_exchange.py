@@ -1,5 +1,5 @@
 """Tokens that travel beside what is computed, at sizes at which that counts: every message is issued as it is priced,
-and the step by the order of all calls is the predicted one."""
+the step by the order of all calls is the predicted one, and so is the memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoplan import Parallelism, Training, forbid
 from tests.support.mixtures import wide_qwen3
 from tests.support.planning import parallelize_unproved
 
-STEP = 0.01
+STEP, MEMORY = 0.01, 0.01
 
 
 def wide_deepseek() -> nn.Module:
@@ -52,5 +52,6 @@ def test_a_step_is_as_long_as_its_messages_and_compute(
     assert not found.failed, str(found)
     assert not [difference for one in found.balances for difference in one.differences]
     assert found.together.simulated_s is not None and found.together.simulated_s <= found.predicted_s * (1 + STEP)
+    assert all(abs(one.off) <= MEMORY for one in found.classes), str(found)
     if exact:
         assert found.together.simulated_s == pytest.approx(found.predicted_s, rel=STEP), str(found)

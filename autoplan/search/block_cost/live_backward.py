@@ -21,15 +21,17 @@ class Backward:
     """The walk back. ``adding``: parameters' gradients are added to sums and gone; else they stay.
 
     again   of the storages that are dropped and computed again, what is read for that
+    rebuilt bytes of those that stand otherwise than they are kept
     held    bytes of what is alive
     there   of what is dropped, what stands again
     grads   the storage of each value's gradient; ``users`` counts the values that share one
     """
 
     def __init__(
-        self, walk: Walk, adding: bool, again: Mapping[int, Sequence[int]] = MappingProxyType({})
-    ) -> None:
-        self.walk, self.adding, self.again = walk, adding, again
+        self, walk: Walk, adding: bool, again: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        rebuilt: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        self.walk, self.adding, self.again, self.rebuilt = walk, adding, again, rebuilt
         self.there: set[int] = set()
         self.grads: dict[Located, int] = {}
         self.users: Counter[int] = Counter()
@@ -95,11 +97,14 @@ class Backward:
         for read in reads:
             self.rebuild(read)
         self.there.add(storage)
-        self.held += self.walk.sizes[storage]
+        self.held += self.stands(storage)
         self.most = max(self.most, self.held)
         for read in reads:
             if read in self.again:
                 self.let_go(read)
+
+    def stands(self, storage: int) -> int:
+        return self.rebuilt.get(storage, self.walk.sizes[storage])
 
     def let_go(self, storage: int) -> None:
         """One reader fewer; what nobody reads any more goes, and what was kept to compute it again."""
@@ -107,7 +112,7 @@ class Backward:
         if self.reading[storage]:
             return
         if storage in self.there or (storage in self.owned and storage not in self.again):
-            self.held -= self.walk.sizes[storage]
+            self.held -= self.stands(storage)
         for read in dict.fromkeys(self.again.get(storage, ())):
             if read not in self.again:
                 self.let_go(read)
@@ -130,18 +135,21 @@ class Backward:
                 made.append((at, walk.make(sizes[place])))
         for at, storage in made:
             self.arrive(at, storage)
-        self.beside(after)
+        self.beside(after + sum(self.walk.bytes(at) for at, _ in made if self.is_added(at)))
 
     def is_free(self, operator: Operator) -> bool:
         """Whether the gradient is a view of the result's: views' are, but for parts, which are laid into zeros."""
         return operator.rule.cost == "free" and operator.node.op not in ("aten.slice.Tensor", "aten.select.int")
 
+    def is_added(self, at: Located) -> bool:
+        """Whether its gradient is added to a sum, and gone, once its operator has made all that it makes."""
+        return at[0] in self.walk.parameters and self.walk.storage(at) < 0 and self.adding
+
     def arrive(self, at: Located, storage: int) -> None:
-        if at[0] in self.walk.parameters and self.walk.storage(at) < 0 and self.adding:
-            size = self.walk.bytes(at)
-            self.beside(size)
-            return
-        self.give(at, storage)
+        if self.is_added(at):
+            self.beside(self.walk.bytes(at))
+        else:
+            self.give(at, storage)
 
     def moved(self, step: Step, gradient: int) -> None:
         assert step.hop is not None

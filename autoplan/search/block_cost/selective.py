@@ -25,7 +25,13 @@ from dataclasses import dataclass, field
 
 from autoplan.cost import Operator, Prices
 from autoplan.cost.operators.collective_ops import body_collectives
-from autoplan.cost.operators.kept_beside import bytes_beside, is_mixture, mixture_again_s, sent_again
+from autoplan.cost.operators.kept_beside import (
+    bytes_beside,
+    is_mixture,
+    mixture_again_s,
+    rebuilt_bytes,
+    sent_again,
+)
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import READ_BUFFER, Block, buffers_updated
@@ -173,7 +179,9 @@ def selective_of_walk(
     saved = tuple(dict.fromkeys(s for each in walk.saved for s in each))
     held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
     reads_of = {s: tuple(m.reads) for s, m in made.items() if s in again}
-    backs = [Backward(walk, adding, reads_of).most for adding in (False, True)]
+    strategies = dict(walk.choice.strategies)
+    standing = {s: stands_again(step, strategies, walk.mesh) for s, step in walk.beside.items() if s in again}
+    backs = [Backward(walk, adding, reads_of, standing).most for adding in (False, True)]
     kept = sum(sizes.get(s, 0) for s in held)
     inputs = sum(sizes[s] for s in walk.entered & held)
     rebuilt = max(0, backs[1] - kept - live.working)
@@ -201,6 +209,12 @@ def compiled_again(step: Step, strategies: Mapping[str, Strategy], mesh: Mesh) -
 def keeps_beside(step: Step) -> bool:
     """Whether it is a mixture that keeps something for its backward."""
     return step.operator is not None and is_mixture(step.operator) and step.operator.result_carries
+
+
+def stands_again(step: Step, strategies: Mapping[str, Strategy], mesh: Mesh) -> int:
+    """Bytes of what a mixture computes again in its backward."""
+    assert step.operator is not None
+    return round(rebuilt_bytes(step.operator, strategies[step.operator.node.name], mesh))
 
 
 def is_cheap(operator: Operator, strategy: Strategy, mesh: Mesh) -> bool:
@@ -272,7 +286,11 @@ def selective_of_values(
     entering = {number.get((v.name, x)) for v, x in zip(block.inputs, choice.inputs, strict=True)}
     kept = beside + sum(sizes.get(n, 0) for n in held)
     inputs = sum(sizes[n] for n in held if n in entering)
-    seconds, largest = sum(made[n].seconds for n in again), max((sizes[n] for n in again), default=0)
+    standing = dict(sizes)
+    for n, step in mixtures.items():  # beside operands that are computed again, too
+        operands = sum(sizes[read] for read in made[n].reads if read in again)
+        standing[n] = operands + stands_again(step, strategies, mesh)
+    seconds, largest = sum(made[n].seconds for n in again), max((standing[n] for n in again), default=0)
     moments = (kept - live.kept + largest + moment for moment in (live.backward, live.adding))
     found = LiveBytes(kept, inputs, live.forward, *moments)
     return SelectiveSaves(kept, largest, seconds, tuple(m.value for n, m in made.items() if n in again), found)
