@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from autoplan.errors import InputsError, LaunchError, ParallelismError
 from autoplan.integrations.data_rows import loader_of
+from autoplan.integrations.left_out import check_save
 from autoplan.integrations.program_model import PlannedModel, program_of
 from autoplan.integrations.program_optimizer import Rates
 from autoplan.plan import Plan
@@ -186,11 +187,23 @@ class Accelerator(accelerate.Accelerator):
         """Clips all gradients of the model by their global 2-norm; returns the norm before."""
         if norm_type != 2:
             raise InputsError(f"norm_type={norm_type}", "a plan's program clips by the 2-norm", "leave it out")
+        self.check_all(parameters)
         limit = self.program.spec.training.clip_grad_norm
         if limit is not None and limit != max_norm and max_norm != float("inf"):
             cause = f"the plan clips to {limit:g} before each step"
             raise ParallelismError(f"max_norm={max_norm:g}", cause, "plan without clip_grad_norm, or with this one")
         return self.program.clip_grad_norm_(max_norm)
+
+    def check_all(self, parameters: object) -> None:
+        """InputsError for some of the model's parameters."""
+        if parameters is None or self.planned is None:
+            return
+        given = {id(p) for p in ([parameters] if isinstance(parameters, Tensor) else parameters)}  # type: ignore[attr-defined]
+        both = zip(self.planned.stand_ins.items(), self.parameters.values(), strict=True)
+        lacking = [name for (name, p), own in both if p.requires_grad and given.isdisjoint((id(p), id(own)))]
+        if lacking:
+            cause = f"a plan's program clips by the norm of all gradients, and {lacking[0]} isn't among the parameters"
+            raise InputsError("clip_grad_norm_(parameters)", cause, "give model.parameters()")
 
     def clip_grad_value_(self, parameters: object, clip_value: float) -> None:
         raise InputsError("clip_grad_value_", "a plan's program clips by the norm alone", "use clip_grad_norm_")
@@ -201,10 +214,14 @@ class Accelerator(accelerate.Accelerator):
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """The whole model on rank 0, {} on the others."""
-        return self.program.full_state_dict()
+        return self.program.full_state_dict() if self.planned is None else self.planned.state_dict()
 
-    def save_model(self, model: nn.Module, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """As ``program.save_weights``."""
+    def save_model(
+        self, model: nn.Module, save_directory: str | os.PathLike, max_shard_size: int | str | None = None,
+        safe_serialization: bool = True,
+    ) -> None:  # fmt: skip
+        """As ``program.save_weights``; InputsError for what it doesn't do."""
+        check_save({"max_shard_size": max_shard_size, "safe_serialization": safe_serialization}, adapters=False)
         self.program.save_weights(save_directory)
 
     def save_state(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,11 @@ from torch import Tensor, nn
 OURS = ("state_dict", "is_main_process", "save_function")
 """What loops say of who saves and what: the values are the program's, on the one rank that has them."""
 
+INJECTED = (
+    "adapters of peft's were injected, without a configuration to save: the whole model is saved, under its own names, "
+    "which from_pretrained doesn't read. Use peft.get_peft_model, or model.add_adapter, to save adapters alone"
+)
+
 Save = Callable[[str, Mapping[str, Tensor], Mapping[str, object]], None]
 """(folder, values by the user's names, further arguments of save_pretrained)"""
 
@@ -18,6 +23,8 @@ def adapters_of(module: nn.Module) -> Save | None:
     peft = sys.modules.get("peft")  # which is there, if it made the module
     wrapped = peft is not None and isinstance(module, peft.PeftModel)
     if not wrapped and not getattr(module, "_hf_peft_config_loaded", False):
+        if peft is not None and any(isinstance(m, peft.tuners.tuners_utils.BaseTunerLayer) for m in module.modules()):
+            print(f"autoplan: {INJECTED}", file=sys.stderr, flush=True)
         return None
     write: Callable[..., None] = module.save_pretrained  # type: ignore[assignment]
     prompts = getattr(module, "prompt_encoder", None) if wrapped else None

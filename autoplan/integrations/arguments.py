@@ -10,6 +10,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from autoplan.errors import CheckpointError, ParallelismError, WeightsError
+from autoplan.ir.randomness import random_operators
 from autoplan.options import Training
 from autoplan.runtime.checkpoint.state_json import STATE, read_header
 from autoplan.runtime.collectives.objects import together
@@ -42,7 +43,10 @@ OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "sgd": "sgd", "adagrad": "adagrad", "rmsprop": "rmsprop",
 }  # fmt: skip
 """The Trainer's names of torch.optim's classes."""
-OVERRIDES = ("compute_loss", "training_step", "prediction_step")
+OVERRIDES = (
+    "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager", "training_step",
+    "prediction_step", "_save",
+)  # fmt: skip
 """Methods of a Trainer that a program takes the place of."""
 
 
@@ -95,6 +99,9 @@ def settled(args: TrainingArguments, program: Program) -> TrainingArguments:
         if value and value != getattr(default, name, None):
             raise ParallelismError(f"{name}={value!r}", cause, remedy)
     told = [f"{name}: {why}" for name, why in TOLD.items() if getattr(args, name, None)]
+    if args.seed != program.spec.training.seed and any(map(random_operators, program.spec.lowered.blocks)):
+        planned = program.spec.training.seed
+        told.append(f"seed: what the model draws, as in dropout, follows the plan's seed={planned}, not {args.seed}")
     most, rows = evaluated_at_once(program), args.per_device_eval_batch_size
     if rows > most and rows == default.per_device_eval_batch_size:
         told.append(f"per_device_eval_batch_size: {most}, as the plan's batch has for a rank, not the default's {rows}")

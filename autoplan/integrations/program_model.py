@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.integrations.adapters import adapters_of
+from autoplan.integrations.left_out import AsPlanned, Gathered, check_save, refreezing
 from autoplan.options import Training
 from autoplan.plan import Plan, load
 from autoplan.runtime.collectives.objects import together
@@ -33,6 +34,19 @@ class StandIn(nn.Parameter):
             "a parameter's .grad", "the gradients of a planned model lie in parts on its ranks",
             "clip by accelerator.clip_grad_norm_, or read program.full_grads()",
         )  # fmt: skip
+
+    @property
+    def requires_grad(self) -> bool:
+        return super().requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, trained: bool) -> None:
+        self.requires_grad_(trained)
+
+    def requires_grad_(self, requires_grad: bool = True) -> StandIn:
+        if requires_grad is not self.requires_grad:
+            raise refreezing("a parameter", requires_grad)
+        return self
 
 
 class Outputs(dict):
@@ -85,6 +99,7 @@ class PlannedModel(nn.Module):
         for name in SPARES:
             if hasattr(module, name):
                 setattr(self, name, getattr(module, name))
+        self.as_planned, self.gathered = AsPlanned(program, module), Gathered()
         parameters = dict(module.named_parameters())
         self.stand_ins = {
             name: StandIn(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
@@ -112,6 +127,7 @@ class PlannedModel(nn.Module):
     def batch(self, args: tuple[Tensor, ...], inputs: Mapping[str, Tensor]) -> Batch:
         """The plan's inputs among those given. An attention mask that the plan hasn't may be left out where it masks
         nothing; anything else that is too many or missing is an InputsError of the program's."""
+        self.as_planned.check()
         if args and inputs:
             raise InputsError("model(…)", "inputs are given in order and by name", "give all in one way")
         if args:
@@ -151,7 +167,15 @@ class PlannedModel(nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The whole model under the user's names on rank 0, {} on the others; called on every rank."""
-        return self.program.full_state_dict()
+        return self.gathered.give(self.program.full_state_dict(), self.program.steps)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PlannedModel:
+        """What ``to``, ``cuda``, ``half`` and the like call. Its device is the program's; InputsError for a dtype."""
+        found = fn(torch.zeros((), dtype=torch.float32))
+        if found.dtype != torch.float32:
+            cause = "a plan's program keeps the precision that it was planned with"
+            raise InputsError(f"model.to({found.dtype})", cause, "plan with Training(precision=…)")
+        return self
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         self.program.load_weights(state_dict, strict=strict)
@@ -159,8 +183,11 @@ class PlannedModel(nn.Module):
 
     def save_pretrained(self, folder: str | os.PathLike, **kwargs: object) -> None:
         """``program.save_weights``; of a model with adapters of peft's these alone, as peft has them, which reads what
-        else is said. Called on every rank."""
+        else is said. Called on every rank. InputsError for an argument that would have no effect, and for another
+        ``state_dict`` than the model's own."""
         save = self.save_adapters
+        check_save(kwargs, adapters=save is not None)
+        together(lambda: self.gathered.check(kwargs.get("state_dict"), self.program.steps))
         if save is None:
             self.program.save_weights(folder)
         else:

@@ -111,6 +111,7 @@ def test_what_a_loop_may_not_do_is_told(alone: Path) -> None:
     model.classifier.requires_grad_(False)
     with pytest.raises(ParallelismError, match=r"classifier\.\w+: the plan trains it.*or it is frozen"):
         accelerator.prepare(AdamW(model.parameters(), 1e-2, weight_decay=0.1))
+    model.classifier.requires_grad_(True)
     with pytest.raises(InputsError, match="give batch_size=8"):
         accelerator.prepare(DataLoader(loop.Pairs(32, 1), batch_size=9))
     batch = next(iter(accelerator.prepare(DataLoader(loop.Pairs(8, 1), batch_size=8))))

@@ -108,3 +108,16 @@ def test_a_trainer_saves_adapters(tmp_path: Path) -> None:
     trainer.save_model(str(tmp_path / "saved"))
     found = trainer.evaluate()["eval_loss"]
     assert loss_by_peft(tmp_path / "saved").item() == pytest.approx(found, rel=1e-5)
+
+
+@in_fork
+def test_injected_adapters_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """peft keeps no configuration of them that it could save."""
+    model = peft.inject_adapter_in_model(LORA, base())
+    plan = parallelize_alone(model, "1x1 cpu", batch(), training=training_of(arguments(tmp_path)))
+    accelerator = Accelerator(plan=plan.export(tmp_path / "plan"), split_batches=True)
+    planned = accelerator.prepare(model)
+    assert "adapters of peft's were injected, without a configuration to save" in capsys.readouterr().err
+    planned.save_pretrained(tmp_path / "saved")
+    accelerator.end_training()
+    assert (tmp_path / "saved" / "model.safetensors").exists()

@@ -1,8 +1,8 @@
 """What forward does while it is traced that an exported graph doesn't hold: refused where it happens.
 
 Hooks on activations and on saved tensors, autocast for a device that the trace isn't on, inference mode. torch's
-checkpointing and save_on_cpu are noted, since the plan decides what is recomputed and kept where. The reentrant one,
-which runs its part without gradients and would lose them, is run as what it stands for.
+checkpointing and save_on_cpu are noted, since the plan decides what is recomputed and where activations lie. Reentrant
+checkpointing, which runs its part without gradients and would lose them, is run as what it stands for.
 So is ``module.to(dtype)`` that changes nothing: it would replace the parameters by others.
 """
 
