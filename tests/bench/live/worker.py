@@ -19,22 +19,28 @@ import torch.distributed as dist
 
 import autoplan
 from autoplan.runtime.data.sources import batch_source
+from autoplan.runtime.optim.asynchronous.asynchronous_servers import AsynchronousServers
 from autoplan.runtime.program import Program
 
 WARMING = 1     # rounds whose times aren't kept: connections are made, memory is touched for the first time
 LEAST = 2       # rounds that are timed in any case
+TOGETHER = 4    # steps from barrier to barrier of workers that don't wait for one another
 ENOUGH_S = 15   # of timed steps, after which a plan is left out of the rounds that remain
 
 
 def step_s(program: Program, step: int) -> float:
     """Seconds of one optimizer step, until the last rank is done; as rank 0 has them, on every rank."""
-    batch = batch_source(program.spec, None, 0)(step)
+    batch, servers = batch_source(program.spec, None, 0)(step), program.servers
+    steps = TOGETHER if isinstance(servers, AsynchronousServers) else 1
     dist.barrier()
     start = time.perf_counter()
-    program.step(batch)
-    program.optimizer.step()
+    for _ in range(steps):
+        program.step(batch)
+        program.optimizer.step()
+    if isinstance(servers, AsynchronousServers):
+        servers.come()
     dist.barrier()
-    seconds = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+    seconds = torch.tensor((time.perf_counter() - start) / steps, dtype=torch.float64)
     dist.broadcast(seconds, src=0)
     return seconds.item()
 
@@ -59,6 +65,8 @@ def main(out: str, rounds: int, folders: list[str]) -> None:
                 times[folder].append(seconds)
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(times))
+    for program in programs.values():
+        program.close()
     dist.destroy_process_group()
 
 

@@ -25,7 +25,7 @@ from tests.bench.live.clusters import TWO_NODES, Cluster, Missing
 from tests.bench.two_nodes.cases import SIZES, Case, all_cases
 from tests.bench.two_nodes.document import document
 from tests.bench.two_nodes.script import kills
-from tests.bench.two_nodes.steps import timed
+from tests.bench.two_nodes.steps import PLANS, timed
 from tests.bench.two_nodes.trainings import RATE, Row, Trainings, one_device, say
 from tests.kill.case import Outcome
 
@@ -36,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--two-nodes", type=Path, default=Path(os.environ.get("TWO_NODES", TWO_NODES)), metavar="PATH",
                         help="the tool that makes two nodes of one machine")  # fmt: skip
     parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only this one (repeatable)")
+    parser.add_argument("--steps", action="append", choices=list(PLANS), help="step times of this alone (repeatable)")
     parser.add_argument("--no-script", action="store_true", help="without train.py and its kills")
     parser.add_argument("--no-steps", action="store_true", help="without step times")
     parser.add_argument("--write", type=Path, help="the document that is written")
@@ -82,7 +83,7 @@ def main() -> int:
         root.mkdir(parents=True, exist_ok=True)
         rows = trained([case for case in wanted if case.processes], root, tool)
         outcomes = [] if options.no_script else scripts(root / "script", tool)
-        times = [] if options.no_steps else timed(root / "steps", tool, say)
+        times = [] if options.no_steps else timed(root / "steps", tool, say, options.steps or ())
     text = document(rows, [case for case in wanted if not case.processes], outcomes, times)
     say(f"{text}\n{time.perf_counter() - began:.0f} s in all")
     if options.write:

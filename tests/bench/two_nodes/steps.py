@@ -15,6 +15,7 @@ import torch
 import autoplan
 from autoplan import ClusterSpec, Parallelism, Training
 from autoplan.emit.source import size_text
+from autoplan.ir.buckets import ONE_BIT
 from autoplan.search.space.one_line import COMPRESSION_WORDS as WORDS
 from tests.bench.live.cases import TRAINING, small_llama
 from tests.bench.live.clusters import Cluster
@@ -29,6 +30,8 @@ PLANS: Mapping[str, Parallelism] = {
     "ring": ALIKE,
     **{f"{n} server{'s' * (n > 1)}": Parallelism(micro_batch=1, recompute="none", servers=n) for n in (1, 2, 4)},
     "4 servers, stale": Parallelism(micro_batch=1, recompute="none", servers=4, staleness=1),
+    "4 servers, as they arrive": Parallelism(micro_batch=1, recompute="none", servers=4, ahead="unbounded"),
+    "4 servers, 1 backup": Parallelism(micro_batch=1, recompute="none", servers=4, backups=1),
     "PowerSGD": replace(ALIKE, compression="powersgd"),
     **{
         f"{words}, between nodes": replace(ALIKE, compression=kind, compression_within=2)
@@ -49,8 +52,8 @@ alone, or pushed to parameter servers and pulled from them as weights. Seconds; 
 """
 
 
-def timed(root: Path, tool: Path, say: Callable[[str], None]) -> list[Row]:
-    """A row for each plan, predicted and measured."""
+def timed(root: Path, tool: Path, say: Callable[[str], None], only: Sequence[str] = ()) -> list[Row]:
+    """A row for each plan, predicted and measured; ``only``: of these by their names, where there are any."""
     cluster, profile = Cluster("two nodes", 2, 2, RATE), root / "profile.toml"
     root.mkdir(parents=True, exist_ok=True)
     if not profile.exists():
@@ -61,6 +64,7 @@ def timed(root: Path, tool: Path, say: Callable[[str], None]) -> list[Row]:
     plans = {
         name: autoplan.parallelize(model, spec, batch, training=training_of(given), parallelism=given)
         for name, given in PLANS.items()
+        if not only or name in only
     }
     folders = {name: str(plan.export(root / name.replace(" ", "-"))) for name, plan in plans.items()}
     times = run(cluster, list(folders.values()), root, ROUNDS, tool)
@@ -71,8 +75,11 @@ def timed(root: Path, tool: Path, say: Callable[[str], None]) -> list[Row]:
 
 
 def training_of(given: Parallelism) -> Training:
-    """1-bit Adam's only step of warm-up isn't timed."""
-    return replace(TRAINING, compression_start=1) if given.compression == "1bit" else TRAINING
+    """1-bit Adam's and LAMB's only step of warm-up isn't timed."""
+    if given.compression not in ONE_BIT:
+        return TRAINING
+    optimizer = "lamb" if given.compression == "1bit-lamb" else TRAINING.optimizer
+    return replace(TRAINING, compression_start=1, optimizer=optimizer)
 
 
 def section(rows: Sequence[Row]) -> str:
