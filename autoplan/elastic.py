@@ -26,7 +26,7 @@ from autoplan.runtime.elastic.world_size import PLAN, TOLD
 
 SIZES = (
     "dp", "tp", "pp", "cp", "ep", "etp", "tensor", "dp_replicate", "virtual_stages", "micro_batch",
-    "compression_within",
+    "compression_within", "all_reduce",
 )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """The values that options take by name."""
 
+import re
+
 from autoplan.errors import ParallelismError
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
@@ -23,6 +25,8 @@ NONE_AT_ZERO = ("staleness", "backups")
 """Of them those that may be 0, which asks for none."""
 OUTER_OPTIMIZERS = ("nesterov",)
 GOSSIP = ("ring", "exponential")
+RING, TREE, HIERARCHICAL = ALL_REDUCES = ("ring", "tree", "hierarchical")
+"""Ways to sum gradients over the data axis."""
 COMPRESSIONS = ("powersgd", "int8", "fp8", "topk", "1bit", "1bit-lamb")
 RANDOMNESS = ("global", "per-rank")
 EXPERT_DROPPING = ("order", "score")
@@ -87,3 +91,15 @@ def check_how(precision: object, compile: object) -> None:
         raise ParallelismError(f"precision={precision!r}", "no such precision", f"use one of {PRECISIONS}")
     if not isinstance(compile, bool):
         raise ParallelismError(f"compile={compile!r}", "it is compiled or not", "give True or False")
+
+
+SUM_RULE = re.compile(rf"({'|'.join(ALL_REDUCES)})(<\d+[KM]iB<({'|'.join(ALL_REDUCES)}))*")
+"""``tree<64KiB<ring``: a tree for buckets below 64 KiB, a ring from there on."""
+
+
+def check_all_reduce(rule: object) -> None:
+    """ParallelismError for what says nothing about how gradients are summed."""
+    if rule is not None and not (isinstance(rule, str) and SUM_RULE.fullmatch(rule)):
+        cause = f"it is one of {', '.join(ALL_REDUCES)}, or several with the sizes of buckets between them"
+        remedy = f"give for example {HIERARCHICAL!r} or 'tree<64KiB<ring', or None: what is quickest"
+        raise ParallelismError(f"all_reduce={rule!r}", cause, remedy)

@@ -24,6 +24,7 @@ from autoplan.option_values import (
     SIZES,
     TRAINED,
     check_ahead,
+    check_all_reduce,
     check_chunks,
     check_exchange,
     check_how,
@@ -253,6 +254,10 @@ class Parallelism:
     tp_overlap       chunks into which a gather before column-parallel products, or a sum after a row-parallel one, is
                      cut: one is sent while another is multiplied; "auto": as many as is quickest of each; None or 1:
                      it isn't cut
+    all_reduce       of gradients over the data axis: "ring", "tree" (binomial) or "hierarchical" (in a node a
+                     reduce-scatter, between nodes an all-reduce, in the node an all-gather), or several with the sizes
+                     of buckets between them, "tree<64KiB<hierarchical". None: on processors by what is predicted to be
+                     quickest; libraries of accelerators choose for themselves
     ep_overlap       beside what a mixture's tokens travel to their experts: "shared", the shared expert; a number, of
                      as many chunks of tokens one is sent while another is computed; "auto": what is quickest of each
     """
@@ -287,6 +292,7 @@ class Parallelism:
     compression_within: int | None = None
     backups: int | None = None
     ahead: int | str | None = None
+    all_reduce: str | None = None
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -299,6 +305,7 @@ class Parallelism:
         check_chunks(self.tp_overlap)
         check_exchange(self.ep_overlap)
         check_ahead(self.ahead)
+        check_all_reduce(self.all_reduce)
         if self.tensor is not None:
             self._check_factors(self.tensor)
 

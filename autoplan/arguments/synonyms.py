@@ -14,7 +14,7 @@ OF_PARALLELISM = (
     "dp", "tp", "pp", "zero", "micro_batch", "pipeline_schedule", "virtual_stages", "recompute", "sequence_parallel",
     "offload", "tensor", "tensor_system", "local_steps", "cp", "ep", "cp_attention", "dp_replicate", "etp",
     "outer_optimizer", "compression", "compression_rank", "gossip", "compression_rate", "servers", "staleness",
-    "tp_overlap", "compression_within", "backups", "ep_overlap", "ahead",
+    "tp_overlap", "compression_within", "backups", "ep_overlap", "ahead", "all_reduce",
 )  # fmt: skip
 Z_LOSS = "model code for it: the loss has coefficient * logits.logsumexp(-1).square().mean() of each router added"
 EXPERT_CHOICE = "model code for it: a router's topk over the tokens of a row, for each expert"
@@ -52,7 +52,8 @@ PARALLELISM_NAMES: Mapping[str, str] = {
     "moe_shared_expert_overlap": "ep_overlap='shared'", "overlap_moe_expert_parallel_comm": "ep_overlap: chunks, 2 say",
     "micro_batch_size": "micro_batch", "mbs": "micro_batch", "schedule": "pipeline_schedule",
     "activation_checkpointing": "recompute='full'", "gradient_checkpointing": "recompute='full'",
-    "checkpointing": "recompute='full'", "cpu_offload": "offload='parameters'",
+    **dict.fromkeys(("hierarchical_allreduce", "hierarchical_all_reduce"), "all_reduce='hierarchical'"),
+    "allreduce": "all_reduce", "checkpointing": "recompute='full'", "cpu_offload": "offload='parameters'",
 }  # fmt: skip
 SCHEDULE_NAMES: Mapping[str, str] = {
     "kind": "name", "type": "name", "total_steps": "steps", "num_training_steps": "steps", "max_steps": "steps",

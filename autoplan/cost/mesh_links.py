@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from autoplan.ir.mesh import Axis
-from cost_models.collective import COLLECTIVES
+from cost_models.collective import COLLECTIVES, send_seconds
 from cost_models.hardware import Link, LinkPath, Topology
 
 
@@ -56,3 +57,32 @@ def group_path(topology: Topology, axes: Sequence[Axis]) -> LinkPath:
             else:
                 path.append((members, link))
     return tuple(path)
+
+
+def tree_seconds(bytes: float, topology: Topology, axes: Sequence[Axis]) -> float:
+    """Of messages of so many bytes up and down a binomial tree of a group, whole ones, round after round."""
+    return sum(2 * float(send_seconds(bytes, link)) for link in tree_links(topology, axes))
+
+
+def tree_links(topology: Topology, axes: Sequence[Axis]) -> list[Link]:
+    """The slowest link of each round of a binomial tree: in the n-th from the leaves neighbours 2^n apart in the
+    group's order meet. One of a node's ranks sends at a time, and has the cards of those of its group that don't."""
+    along = [range(0, axis.size * axis.stride, axis.stride) for axis in axes]
+    devices, apart, found = sorted(sum(at) for at in product(*along)), 1, []
+    while apart < len(devices):
+        pairs = zip(devices[:: 2 * apart], devices[apart :: 2 * apart], strict=False)
+        links = [link_between(topology, *pair, devices) for pair in pairs]
+        found.append(min(links, key=lambda link: link.bandwidth_bytes_per_s))
+        apart *= 2
+    return found
+
+
+def link_between(topology: Topology, first: int, second: int, group: Sequence[int]) -> Link:
+    """Of two devices' outermost common level, for one of a group that sends while the others don't: other groups beside
+    it in its node send, too."""
+    inner, level, inside = 1, topology.levels[0], 1
+    for each in topology.levels:
+        if first // inner != second // inner and each.size > 1:
+            level, inside = each, inner
+        inner *= each.size
+    return level.link.scaled(min(level.lone, sum(device // inside == first // inside for device in group)))

@@ -1,16 +1,23 @@
 """Seconds of the data axis: ZeRO's gathers and reduce-scatters, data parallelism's all-reduces, what compute hides."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from autoplan.cost.mesh_links import tree_links, tree_seconds
 from autoplan.cost.prices import COPY
 from autoplan.cost.server_links import ADDED
 from autoplan.cost.zero_shares import DataShares, Held, by_axes, joined
-from autoplan.ir.buckets import bucket_bytes
+from autoplan.ir.buckets import SumRule, bucket_bytes, by_size, sum_levels
+from autoplan.option_values import HIERARCHICAL, RING, TREE
 from cost_models.collective import hidden_seconds
 from cost_models.offload import link_seconds
 
+Sent = tuple[str, float, str, float, float]
+TREE_SUM = "tree all-reduce"
+"""Messages up and down a tree, as one."""
 OUTER_PASSES = 6.0
 """Of an outer update over what is stored: it reads the round's beginning, the mean and the momentum, and writes the
 first, the last and the parameters."""
@@ -194,8 +201,55 @@ class DataAxis(DataShares):
         """All-reduces of so many bytes, bucket by bucket, over the data axis or another group."""
         axis, each = axis or self.axis, bucket_bytes(bytes)
         whole, rest = divmod(bytes, each)
-        rest_s = self.prices.collective_s("all-reduce", rest, axis) if rest >= 1 else 0.0
-        return whole * self.prices.collective_s("all-reduce", each, axis) + rest_s
+        sum_s = partial(self.sum_s, self.algorithm(bytes, axis), axis)
+        return whole * sum_s(each) + (sum_s(rest) if rest >= 1 else 0.0)
+
+    def algorithm(self, bytes: float, axes: str) -> str:
+        """What sums gradients of so many bytes over these axes, as the program chooses, too; "" for the backend's own.
+        """
+        found = SumRule.read(self.all_reduce).of(bytes) if self.all_reduce and "dp" in axes.split(",") else ""
+        return "" if found == RING or (found == HIERARCHICAL and not self.levels(axes)) else found
+
+    def levels(self, axes: str) -> tuple[str, str] | None:
+        """The axes of a sum within a node, and those between nodes; None where it hasn't two levels."""
+        found = sum_levels(axes.split(","), self.prices.mesh, self.prices.topology.levels[0].size)
+        return None if found is None else (",".join(found[0]), ",".join(found[1]))
+
+    def sum_s(self, algorithm: str, axes: str, bytes: float) -> float:
+        """One sum of a bucket."""
+        return sum(spent_s for *_, spent_s in self.phases(algorithm, axes, bytes))
+
+    def phases(self, algorithm: str, axes: str, bytes: float) -> tuple[tuple[str, float, str, float], ...]:
+        """(what is sent, its bytes, the axes that it goes over, seconds) of each of a sum's phases: on a tree with what
+        its nodes add, over two levels with a copy out of what is gathered."""
+        prices = self.prices
+        if algorithm == TREE:
+            group = [prices.mesh.axis(axis) for axis in axes.split(",")]
+            added_s = len(tree_links(prices.topology, group)) * prices.cold_s(ADDED * bytes)
+            return ((TREE_SUM, bytes, axes, tree_seconds(bytes, prices.topology, group) + added_s),)
+        if algorithm == HIERARCHICAL and (levels := self.levels(axes)):
+            within, between = levels
+            share = bytes / math.prod(prices.mesh.size(axis) for axis in within.split(","))
+            sent = (("reduce-scatter", bytes, within), ("all-reduce", share, between), ("all-gather", bytes, within))
+            first, second, last = (prices.collective_s(*each) for each in sent)
+            seconds = first, second, last + prices.cold_s(COPY * bytes)
+            return tuple((*each, spent_s) for each, spent_s in zip(sent, seconds, strict=True))
+        return (("all-reduce", bytes, axes, prices.collective_s("all-reduce", bytes, axes)),)
+
+    def summed_by(self, bytes: float, axes: str, spent_s: float, hidden_s: float = 0.0) -> Iterator[Sent]:
+        """(what is sent, its bytes, the axes that it goes over, seconds, of these hidden) of all buckets together, of
+        gradients of so many bytes that take these seconds over these axes."""
+        algorithm = self.algorithm(bytes, axes)
+        one = self.phases(algorithm, axes, min(bytes, bucket_bytes(bytes)))
+        whole_s = sum(seconds for *_, seconds in one) or 1.0
+        for (kind, _, over, seconds), (_, total, *_) in zip(one, self.phases(algorithm, axes, bytes), strict=True):
+            yield kind, total, over, spent_s * seconds / whole_s, hidden_s * seconds / whole_s
+
+    def quickest(self) -> str:
+        """The all-reduce of each size of buckets that takes least; "" where that is always the backend's own."""
+        ways = (RING, TREE, HIERARCHICAL) if self.levels(self.axis) else (RING, TREE)
+        rule = str(by_size({name: partial(self.sum_s, name, self.axis) for name in ways}))
+        return "" if rule == RING else rule
 
     def met_s(self, bytes: float) -> float:
         """Replicas of so many bytes averaged, or each with its neighbours, bucket by bucket."""

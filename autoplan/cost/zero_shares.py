@@ -81,6 +81,7 @@ class DataShares:
     neighbours whose parameters each replica gets in an average's place (gossip); 0: all are averaged
     beyond   (name, elements of optimizer state for each of its own) of parameters that the device keeps more for than
              for the others: their group has another optimizer
+    all_reduce  what sums gradients, by their buckets' size (``ir.buckets.SumRule``); "": the backend's own all-reduce
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
 
@@ -111,6 +112,7 @@ class DataShares:
     arriving: bool = False
     compensates: bool = False
     beyond: tuple[tuple[str, float], ...] = ()
+    all_reduce: str = ""
 
     @property
     def links(self) -> ServerLinks:

@@ -366,6 +366,7 @@ def program_spec(
         on_processors=on_processors(record.cluster),
         start=record.start,
         values=values_of(record.start, folder) if folder is not None else None,
+        node=record.cluster.topology().levels[0].size,
     )
 
 

@@ -1,10 +1,15 @@
-"""How gradients go: in buckets that one all-reduce sums, compressed, or to a parameter server.
+"""How gradients go: in buckets that an all-reduce sums, compressed, or to a parameter server.
 
 ``cut`` joins them into buckets of the size that ``bucket_bytes`` says. Program and price both read this module.
 
 A bucket's all-reduce begins when the backward has given all of its gradients, and runs beside the rest of the backward
 (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2). PowerSGD takes
 a gradient [n, ...] as a matrix [n, m], as torch's ``powerSGD_hook`` does (Vogels, Karimireddy and Jaggi 2019).
+
+A bucket is summed by a ring (``dist.all_reduce`` of gloo is one), up and down a binomial tree, or over two levels: in a
+node a reduce-scatter, between nodes an all-reduce of each rank's share, in the node an all-gather (Thakur, Rabenseifner
+and Gropp 2005, "Optimization of Collective Communication Operations in MPICH", for when which is quickest). ``SumRule``
+says which, by the bucket's bytes.
 
 Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server" (OSDI): a server keeps a shard of the
 weights and their optimizer state, workers push gradients to it and pull weights. Servers here are workers, too. A shard
@@ -14,8 +19,11 @@ it, and no way leaves it less than an even share, or than the largest parameter.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from autoplan.ir.mesh import EXPERT, Mesh
 
 MOST_BYTES = 25 * 2**20
 """DistributedDataParallel's bucket_cap_mb, at which links of several nodes are busy (Li et al. 2020, section 5.2)."""
@@ -41,6 +49,8 @@ SCALE_BYTES = 4
 """Of its float32."""
 LATE = 1
 """Updates by which workers may be behind before servers with backup workers wait for them."""
+RULED_BYTES = (*(2**power for power in range(10, 25)), MOST_BYTES)
+"""Sizes of buckets at which a rule may change from one all-reduce to another."""
 INDEX_BYTES = 4
 """Of the int32 that says where an element lies in its gradient."""
 
@@ -116,6 +126,65 @@ def two_levels(axes: Sequence[str], within: int, data: int, experts: int) -> tup
     if near == 1:
         return tuple(axis for axis in axes if axis != "dp"), ("dp",)
     return tuple(f"dp.inner{near}" if axis == "dp" else axis for axis in axes), (f"dp.outer{data // near}",)
+
+
+@dataclass(frozen=True)
+class SumRule:
+    """Which all-reduce sums gradients, by a bucket's bytes; as text ``tree<64KiB<hierarchical``.
+
+    algorithms  for smaller buckets first, by the names of ``option_values.ALL_REDUCES``
+    sizes       from which on the next one is taken, one less
+    """
+
+    algorithms: tuple[str, ...]
+    sizes: tuple[int, ...] = ()
+
+    @staticmethod
+    def read(text: str) -> "SumRule":
+        parts = text.split("<")
+        return SumRule(tuple(parts[::2]), tuple(map(bytes_of, parts[1::2])))
+
+    def __str__(self) -> str:
+        beside = (*(f"<{size_text(size)}<" for size in self.sizes), "")
+        return "".join(name + border for name, border in zip(self.algorithms, beside, strict=True))
+
+    def of(self, total: float) -> str:
+        """For gradients of so many bytes that are summed over one group: by the size of their buckets."""
+        bucket = min(total, bucket_bytes(total))
+        return self.algorithms[sum(bucket >= size for size in self.sizes)]
+
+
+def by_size(seconds: Mapping[str, Callable[[int], float]]) -> SumRule:
+    """The quickest at each size, of all-reduces whose seconds are known for a bucket's bytes; of those that take as
+    long the first."""
+    quickest = [min(seconds, key=lambda name: seconds[name](size)) for size in RULED_BYTES]
+    changes = [place for place in range(1, len(quickest)) if quickest[place] != quickest[place - 1]]
+    return SumRule(tuple(quickest[place] for place in (0, *changes)), tuple(RULED_BYTES[place] for place in changes))
+
+
+def bytes_of(text: str) -> int:
+    """Of "64KiB"."""
+    match = re.fullmatch(r"(\d+)([KM])iB", text)
+    assert match is not None, f"{text} is no size"
+    return int(match[1]) * 2 ** {"K": 10, "M": 20}[match[2]]
+
+
+def size_text(size: int) -> str:
+    """Of whole KiB."""
+    return f"{size >> 20}MiB" if size % 2**20 == 0 else f"{size >> 10}KiB"
+
+
+def sum_levels(axes: Sequence[str], mesh: Mesh, node: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """(the axes within a node, those between nodes) of a sum over ``axes``, for nodes of so many devices; None where it
+    hasn't two levels: all of a group are in one node, or one in each, or groups differ."""
+    data, stride = mesh.size("dp"), mesh.axis("dp").stride if "dp" in mesh else 0
+    if "dp" not in axes or not stride or not node or node % stride:
+        return None
+    near, experts = node // stride, mesh.size(EXPERT)
+    if data % near or data == near:
+        return None
+    inner, outer = two_levels(axes, near * experts, data, experts)
+    return (inner, outer) if math.prod(map(mesh.size, inner)) > 1 else None
 
 
 def blocks(elements: int) -> int:

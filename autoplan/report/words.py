@@ -70,6 +70,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"{p.backups} backup worker{'s' * (p.backups > 1)}" if p.backups else "",
         ahead_words(p.ahead) if p.ahead else "",
         compression_words(p) if p.compression else "",
+        f"{p.all_reduce} all-reduce" if p.all_reduce else "",
     ]
 
 

@@ -45,6 +45,7 @@ class ProgramSpec:
     forms              the forward alone for sizes of a batch; None for a program that was made by hand
     resized            the typed program of a step at other sizes, which program.py runs as it stands; likewise
     on_processors      whether the plan's devices are processors: it runs there, whatever accelerator is beside
+    node               devices of a node of the cluster that it was planned for; 0 where that isn't known
     forward_only       whether the plan is one of Inference(): ``training`` then says how values are stored, no more
     """
 
@@ -60,6 +61,7 @@ class ProgramSpec:
     on_processors: bool = False
     start: Start = field(default_factory=Start)
     values: Path | None = None
+    node: int = 0
 
     @property
     def microbatches(self) -> int:

@@ -87,6 +87,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         staleness=s.versions - 1 if s.servers else None,
         backups=s.backups or None,
         ahead=s.ahead or None,
+        all_reduce=found.stage_model.data.all_reduce or None,
     )
 
 

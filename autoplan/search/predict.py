@@ -152,8 +152,10 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     elif data.size > 1 and data.zero == 0:
         seconds = {axes: data.buckets_s(data.prices.summed * bytes, axes) for axes, bytes in groups.items()}
         for axes, bytes in groups.items():
-            reduced, share = int(data.prices.summed * bytes), seconds[axes] / (sum(seconds.values()) or 1.0)
-            yield PricedCollective("gradients", "all-reduce", axes, reduced, 1, spent_s * share, hidden_s * share)
+            share = seconds[axes] / (sum(seconds.values()) or 1.0)
+            spent = share * spent_s, share * hidden_s
+            for kind, all_bytes, over, *seconds_of in data.summed_by(data.prices.summed * bytes, axes, *spent):
+                yield PricedCollective("gradients", kind, over, int(all_bytes), 1, *seconds_of)
     elif data.shared:
         yield from sharded(stage_model, runs, groups, hidden_s)
     beside = Counter[str]()

@@ -16,7 +16,7 @@ UNPRICED = "how each operator is split, and where stages are cut: the trainer's 
 
 INEXACT = (
     "local_steps", "outer_optimizer", "compression", "compression_rank", "compression_rate", "gossip", "servers",
-    "staleness", "tp_overlap", "ep_overlap", "compression_within", "backups", "ahead",
+    "staleness", "tp_overlap", "ep_overlap", "compression_within", "backups", "ahead", "all_reduce",
 )  # fmt: skip
 """Fields whose steps aren't one device's, or that no other trainer knows."""
 
@@ -118,6 +118,7 @@ class Losses:
                 compression_rank=p.compression_rank,
                 compression_rate=p.compression_rate,
                 compression_within=p.compression_within,
+                all_reduce=p.all_reduce,
                 dp_replicate=p.dp_replicate,
             )
 

@@ -61,6 +61,8 @@ def test_pins_are_given_up_in_turn_but_never_the_rule_of_a_step() -> None:
     between = list(requests(Parallelism(dp=16, compression="int8", compression_within=8)))
     assert [said for _, said in between] == ["", "dp, compression_within found anew"]
     assert between[1][0] == Parallelism(compression="int8")
+    summed = list(requests(Parallelism(dp=4, all_reduce="hierarchical")))
+    assert [said for _, said in summed] == ["", "dp, all_reduce found anew"]
     gpipe = requests(Parallelism(pipeline_schedule="gpipe"))
     assert [said for _, said in gpipe] == ["", "pipeline_schedule found anew"]
     assert [said for _, said in requests(Parallelism(micro_batch=2))] == ["", "micro_batch found anew"]

@@ -56,6 +56,8 @@ PAPERS: Mapping[str, str] = {
     "zero1": "Rajbhandari et al. 2020, ZeRO", "zero2": "Rajbhandari et al. 2020, ZeRO",
     "zero3": "Rajbhandari et al. 2020, ZeRO", "fsdp": "Zhao et al. 2023, PyTorch FSDP",
     "zero-offload": "Ren et al. 2021, ZeRO-Offload", "zero-infinity": "Rajbhandari et al. 2021, ZeRO-Infinity",
+    "tree-all-reduce": "Thakur et al. 2005, whole buckets on a binomial tree",
+    "hierarchical-all-reduce": "Thakur et al. 2005, between nodes each rank its share",
     "parameter-server": "Li et al. 2014, Parameter Server", "central-server": "Li et al. 2014, with one server",
     "stale-server": "Ho et al. 2013, its oldest weights in every step",
     "backup-workers": "Chen et al. 2016, backup workers",

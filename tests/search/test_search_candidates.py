@@ -68,6 +68,7 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
         (Parallelism(pp=1, virtual_stages=2), "several stages on a rank needs a pipeline"),
         (Parallelism(compression="int8", compression_within=3), "compression_within=3 needs dp=6 or another multiple"),
         (Parallelism(compression="int8", compression_within=8), "compression_within=8 needs dp=16 or another multiple"),
+        (Parallelism(dp=8, all_reduce="hierarchical"), "all_reduce='hierarchical' needs dp with two ranks or more"),
         (Parallelism(dp=8, tp_overlap=2), "tp_overlap needs tp=2 or more"),
         (Parallelism(compression="int8", compression_within=8, tp_overlap="auto"), "tp_overlap=auto .*dp=16"),
     ],
@@ -75,6 +76,15 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
 def test_a_chain_that_is_too_short_is_named(pinned: Parallelism, said: str) -> None:
     with pytest.raises(ParallelismError, match=said):
         candidates(SpaceLimits(devices=8, node=8, rows=16, segments=10), pinned)
+
+
+def test_gradients_are_summed_as_pinned_or_a_mesh_is_no_candidate() -> None:
+    limits, pinned = SpaceLimits(devices=8, node=4, rows=16, segments=10), Parallelism(zero=0)
+    sizes = {rule: {c.dp for c in all_candidates(limits, replace(pinned, all_reduce=rule))}
+             for rule in (None, "tree", "hierarchical")}  # fmt: skip
+    assert sizes == {None: {1, 2, 4, 8}, "tree": {2, 4, 8}, "hierarchical": {4, 8}}
+    within = {c.tp for c in all_candidates(limits, replace(pinned, all_reduce="hierarchical", dp=4))}
+    assert within == {2}  # beside pp=2, whose stages have a node each, there is one level
 
 
 @pytest.mark.parametrize(

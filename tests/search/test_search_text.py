@@ -123,6 +123,7 @@ def test_what_a_report_prints_is_read_back(full: Parallelism, left: set[str]) ->
         *(Parallelism(dp=2, compression=kind) for kind in ("int8", "fp8", "1bit", "1bit-lamb")),
         Parallelism(dp=4, compression="topk", compression_rate=0.25, compression_within=2),
         Parallelism(dp=4, compression="int8", compression_within=2),
+        *(Parallelism(dp=4, all_reduce=rule) for rule in ("ring", "tree", "hierarchical", "ring<64KiB<hierarchical")),
         Parallelism(dp=4, servers=2, backups=1), Parallelism(dp=4, servers=2, backups=2),
         Parallelism(dp=4, servers=2, ahead=1), Parallelism(dp=4, servers=2, ahead=3),
         Parallelism(dp=4, servers=2, ahead="unbounded"),

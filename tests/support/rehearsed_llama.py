@@ -54,13 +54,17 @@ def mixtral(layers: int = 2) -> MixtralForCausalLM:
 def rehearsed(
     folder: Path, parallelism: Parallelism, devices: int, layers: int = 2, *, tied: bool = False,
     experts: bool = False, training: Training = TRAINING, constraints: Sequence[Constraint] = (),
+    cluster: str | None = None,
 ) -> Rehearsed:  # fmt: skip
-    """The plan of a small Llama, or Mixtral, on one node, exported to a folder and rehearsed operator by operator."""
+    """The plan of a small Llama, or Mixtral, on one node, exported to a folder and rehearsed operator by operator.
+
+    cluster  of so many devices, in place of the node
+    """
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
     model = mixtral(layers) if experts else llama(layers, tied=tied)
+    cluster, batch = cluster or f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}
     plan = parallelize_unproved(
-        model, f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=training, parallelism=parallelism,
-        effort="fast", constraints=constraints,
+        model, cluster, batch, training=training, parallelism=parallelism, effort="fast", constraints=constraints,
     )  # fmt: skip
     plan.export(folder)
     width = devices // (parallelism.pp or 1)

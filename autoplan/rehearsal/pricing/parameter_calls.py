@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from autoplan.cost.compressed_sums import CompressedCost
 from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.sent_compressed import together as sent_together
+from autoplan.cost.zero_costs import TREE_SUM
 from autoplan.cost.zero_shares import added, joined
-from autoplan.ir.buckets import server_ranks, shards
+from autoplan.ir.buckets import cut, server_ranks, shards
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.typed_program import StoredParameter, parameter_sizes
 from autoplan.options import Training
 from autoplan.rehearsal.device.process_groups import span_of
 from autoplan.rehearsal.pricing.priced_call import PricedCall, held, span, summed_over_operators
 from autoplan.rehearsal.pricing.priced_plan import RankShare
-from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
+from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES, offsets
+from autoplan.runtime.parallel.gradient_order import read_first
 from autoplan.runtime.parallel.own_box import cut_dim
 from autoplan.search.inter_op.parameter_shares import cost_of_compressed
 from autoplan.search.predict import COMPRESSED, pushed_s
@@ -42,10 +44,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
             summed = [p for p in held(share) if data.group(summed_over_operators(share, p)) == axes]
             summed = [p for p in summed if not goes_compressed(share, p)]
             padding, part = padding_bytes(share, summed, narrower), seconds[axes] / (sum(seconds.values()) or 1.0)
-            yield PricedCall(
-                "gradients", "all-reduce", span(share, axes), int(data.prices.summed * size), 1, spent_s * part,
-                parts=True, padding=padding,
-            )  # fmt: skip
+            yield from summed_calls(share, summed, axes, (data.prices.summed * size, padding), spent_s * part)
         yield from compressed_calls(share)
     elif data.size > 1 and data.alone:
         kind, many = ("all-to-all", data.neighbours) if data.neighbours else ("all-reduce", 1)
@@ -83,6 +82,54 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         )  # fmt: skip
     yield from tied_calls(share)
     yield from whole_calls(share)
+
+
+def summed_calls(
+    share: RankShare, parameters: Sequence[StoredParameter], axes: str, sizes: tuple[float, int], spent_s: float
+) -> Iterator[PricedCall]:
+    """Of gradients that are summed whole over these axes; ``sizes``: their bytes, and those beside them in buckets."""
+    data, (size, padding) = share.stage_model.data, sizes
+    phases = list(data.summed_by(size, axes, spent_s))
+    if phases[0][0] == TREE_SUM:
+        messages, among = tree_messages(share, axes.split(",")), span(share, axes)
+        each = messages * int(size), 1, spent_s / 2
+        for kind in ("send", "receive"):
+            yield PricedCall("gradients", kind, among, *each, parts=True, padding=messages * padding)
+        return
+    ways = round(size / min(total for _, total, *_ in phases))
+    if ways > 1:
+        padding += round(data.prices.summed / data.prices.stored * filled_bytes(share, parameters, ways))
+    for kind, total, over, seconds, _ in phases:
+        part = 1 if total == size else ways
+        sent, whole = int(size) // part, (int(size) + padding) // part
+        yield PricedCall("gradients", kind, span(share, over), sent, 1, seconds, parts=True, padding=whole - sent)
+
+
+def tree_messages(share: RankShare, axes: Sequence[str]) -> int:
+    """That a rank sends in a sum on a tree, and gets: to and from what is below it and above."""
+    mesh, place, size = share.plan.mesh, 0, 1
+    for axis in axes:
+        place, size = place * mesh.size(axis) + mesh.coordinate(share.rank, axis), size * mesh.size(axis)
+    found, apart = int(place > 0), 1
+    while apart < size and place % (2 * apart) == 0:
+        found, apart = found + (place + apart < size), 2 * apart
+    return found
+
+
+def filled_bytes(share: RankShare, parameters: Sequence[StoredParameter], ways: int) -> int:
+    """What buckets are filled up by, as gradients are stored, so that so many ranks have as much of each."""
+    read, found = read_first(share.plan.lowered), 0
+    kinds: dict[tuple, list[StoredParameter]] = defaultdict(list)
+    for parameter in sorted(parameters, key=lambda p: read[p.name], reverse=True):
+        ranks = tuple(sorted({stage % share.plan.mesh.size("pp") for stage in parameter.stages}))
+        kinds[ranks, parameter.type.dtype].append(parameter)
+    for (_, dtype), members in kinds.items():
+        itemsize = round(DTYPE_BYTES[dtype] * share.prices.stored)
+        counts = [math.prod(p.local_shape) for p in members]
+        for places in cut([itemsize * count for count in counts]):
+            elements = offsets([counts[place] for place in places], itemsize)[-1] + len(places)
+            found += itemsize * (-elements % ways)
+    return found
 
 
 def compressed_calls(share: RankShare) -> Iterator[PricedCall]:

@@ -9,6 +9,7 @@ Modules, each importing only those before it:
     meshes             torch's meshes in another order of axes
     whole_tensors      whole tensors from parts
     compression        compressed gradients
+    bucket_sums        sums on a tree and over two levels
     servers            gradients pushed, weights pulled
     gradient_order     when a backward is done with a parameter
     gradient_buckets   gradient sums once a step

@@ -9,6 +9,9 @@ part of it late, follows the backward. Between microbatches nothing is exchanged
 the stage before waits for, begins after its last backward: the sums would slow what all wait for, and run beside the
 others' backwards as well.
 
+A sum of several phases, on a tree or over two levels, runs in a thread or on a stream
+(``runtime.parallel.bucket_sums``).
+
 Gradients of parameters that a server has (``runtime.parallel.servers``) go there in such buckets, and other ranks are
 left with none.
 
@@ -30,9 +33,10 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from autoplan.errors import DivergedError
-from autoplan.ir.buckets import cut
+from autoplan.ir.buckets import SumRule, cut
 from autoplan.ir.mesh import ZERO_AXES
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.parallel.bucket_sums import OnStream, Running, Sum, SumQueue, phased_sums
 from autoplan.runtime.parallel.compression.compressor import Compressor
 from autoplan.runtime.parallel.compression.program_sums import compressors, goes_compressed, summed_axes
 from autoplan.runtime.parallel.gradient_order import read_first
@@ -53,20 +57,23 @@ class Bucket:
     expected  how many backwards of a microbatch give each a gradient; 0 where no hook sees it
     dtype     in which they are summed over the first; None: the one in which they are
     owner     the rank in the group to which they are pushed, the only one that then has the sum; None: all have it
+    phased    sums them over the first group in several phases, which a queue runs; None: one all-reduce does
     """
 
     def __init__(
         self, held: Sequence[ShardedParameter], groups: Sequence[ProcessGroup], expected: Sequence[int],
-        dtype: torch.dtype | None = None, owner: int | None = None,
+        dtype: torch.dtype | None = None, owner: int | None = None, phased: tuple[Sum, SumQueue] | None = None,
     ) -> None:  # fmt: skip
-        self.owner = owner
+        self.owner, self.phased = owner, phased
         self.held, self.groups, self.expected = tuple(held), tuple(groups), tuple(expected)
         values = [h.values for h in held]
         stored, device = values[0].dtype, held[0].parameter.device
         places = offsets([v.numel() for v in values], stored.itemsize)
-        self.flat = torch.zeros(places[-1] + len(values), dtype=stored, device=device)
+        multiple = phased[0].multiple if phased else 1
+        size = -(-(places[-1] + len(values)) // multiple) * multiple
+        self.flat = torch.zeros(size, dtype=stored, device=device)
         self.views = [self.flat[at : at + v.numel()].view(v.shape) for at, v in zip(places, values, strict=False)]
-        self.had = self.flat[places[-1] :]
+        self.had = self.flat[places[-1] : places[-1] + len(values)]
         self.sent = self.flat if dtype in (None, stored) else torch.empty_like(self.flat, dtype=dtype)
         self.begin(1)
 
@@ -76,7 +83,7 @@ class Bucket:
         self.came = [0] * len(self.held)
         self.pending = len(self.held)
         self.missing: tuple[int, ...] = ()
-        self.work: dist.Work | Push | None = None
+        self.work: dist.Work | Push | Running | OnStream | None = None
 
     def take(self, place: int) -> None:
         """A backward has given a gradient, or added to it."""
@@ -112,6 +119,9 @@ class Bucket:
             if taken is not None and self.groups[0].rank() not in taken:
                 self.missing = tuple(range(len(self.held)))
             self.work = Push(self.sent, self.groups[0], self.owner, taken)
+        elif self.phased is not None:
+            sum_up, queue = self.phased
+            self.work = queue.begin(sum_up, self.sent)
         else:
             self.work = dist.all_reduce(self.sent, group=self.groups[0], async_op=True)
 
@@ -159,7 +169,8 @@ class GradientSums:
 
     def __init__(self, spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]) -> None:
         few = [h for h in held if goes_compressed(spec, h.stored)]
-        self.buckets = rank_buckets(spec, [h for h in held if h not in few], axes)
+        self.queue = SumQueue()
+        self.buckets = rank_buckets(spec, [h for h in held if h not in few], axes, self.queue)
         self.compressed, self.whole_until = compressors(spec, few, axes), spec.whole_steps
         one_stage = len(spec.lowered.stages) == spec.size(PIPELINE)
         self.awaited = one_stage and PIPELINE in axes and axes[PIPELINE].rank > 0
@@ -185,7 +196,9 @@ class GradientSums:
             sums.follow(optimizer)
 
     def close(self) -> None:
-        """Takes the hooks from the parameters: by them a parameter refers to itself, past Python's collector."""
+        """Takes the hooks from the parameters: by them a parameter refers to itself, past Python's collector. Ends the
+        thread of sums in several phases."""
+        self.queue.close()
         for hook in self.hooks:
             hook.remove()
         self.hooks, self.buckets, self.compressed = [], [], []
@@ -270,13 +283,13 @@ class GradientSums:
 
 
 def rank_buckets(
-    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]
+    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis], queue: SumQueue
 ) -> list[Bucket]:
     """This rank's buckets, in the order in which a backward completes them (``gradient_order``).
 
     The same on all ranks of a stage; of those with a parameter that several stages share, the same on these stages.
     """
-    groups = stage_groups(spec, dist.get_rank())
+    groups, phased = stage_groups(spec, dist.get_rank()), phased_sums(spec)
     rank = axes[PIPELINE].rank if PIPELINE in axes else 0
     read = read_first(spec.lowered)
     summed = sorted((h for h in held if h.stored.trainable), key=lambda h: read[h.name], reverse=True)
@@ -287,11 +300,22 @@ def rank_buckets(
         over = [axes[",".join(names)].group] if names else []
         over += [groups[ranks]] if len(ranks) > 1 else []
         known = [group for group in over if group is not None]
+        sum_up = phased.get((algorithm(spec, names, summed), names))
         for places in cut([h.values.numel() * h.values.element_size() for h in members]) if known else ():
             few = [members[i] for i in places]
             expected, owner = [backwards(spec, h, rank) for h in few], spec.owners.get(few[0].name)
-            found.append(Bucket(few, known, expected, reduce_dtype(spec, names), owner))
+            how = (sum_up, queue) if sum_up else None
+            found.append(Bucket(few, known, expected, reduce_dtype(spec, names), owner, how))
     return sorted(found, key=lambda bucket: (bucket.held[-1].sharded, place[bucket.held[-1].name]))
+
+
+def algorithm(spec: ProgramSpec, axes: tuple[str, ...], held: Sequence[ShardedParameter]) -> str:
+    """What sums the gradients over these axes, by how many bytes of them a rank has; "" where the backend is asked."""
+    rule, dtype = spec.parallelism.all_reduce, reduce_dtype(spec, axes)
+    if rule is None:
+        return ""
+    values = [h.values for h in held if summed_axes(spec, h.stored) == axes]
+    return SumRule.read(rule).of(sum(v.numel() * (dtype or v.dtype).itemsize for v in values))
 
 
 def alike(spec: ProgramSpec, held: Sequence[ShardedParameter]) -> list[list[ShardedParameter]]:

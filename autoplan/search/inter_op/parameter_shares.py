@@ -44,7 +44,7 @@ def message_buffers(candidate: Candidate) -> int:
 def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
     """A candidate's data axis; ``states``: elements of optimizer state for each parameter element."""
     axes = candidate.shard_axes
-    return DataAxis(
+    found = DataAxis(
         candidate.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, candidate.pp > 1, candidate.offload,
         late=splits(candidate.schedule), local_steps=candidate.local_steps, outer=bool(candidate.outer_optimizer),
         averaged=1.0 if candidate.outer_optimizer or candidate.gossip else 1.0 + states,
@@ -52,8 +52,16 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
         wide=candidate.wide, replicas=candidate.dp_replicate,
         compressed=candidate.compressed, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
         servers=candidate.servers, backups=candidate.backups,
-        arriving=bool(candidate.ahead),
+        arriving=bool(candidate.ahead), all_reduce=candidate.all_reduce,
     )  # fmt: skip
+    return found if candidate.all_reduce or not chooses_sums(found) else replace(found, all_reduce=found.quickest())
+
+
+def chooses_sums(data: DataAxis) -> bool:
+    """Whether the program chooses how gradients are summed: gloo's all-reduce is a ring whatever their size, other
+    libraries choose themselves."""
+    host, sums = data.prices.device.host, data.zero == 0 and data.size > 1 and data.prices.training
+    return host is not None and host.own and sums and not (data.alone or data.servers or data.compressed)
 
 
 def with_shards(data: DataAxis, held: HeldParameters) -> DataAxis:

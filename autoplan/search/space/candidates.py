@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoplan.cost.interleaved import deals_rounds
-from autoplan.ir.buckets import Compression
+from autoplan.ir.buckets import Compression, sum_levels
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import CONTEXT, CONTEXTS, TENSOR, Mesh, replicated
-from autoplan.option_values import CONTINUOUS, CP_ATTENTION, cuts
+from autoplan.option_values import CONTINUOUS, CP_ATTENTION, HIERARCHICAL, cuts
 from autoplan.options import Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
@@ -58,6 +58,7 @@ class Candidate:
                     arrive; 0: they wait for all
     gossip          the graph on which replicas that step by themselves meet their neighbours; "": all are averaged
     compressed      how gradients go over the data axis; None: they are summed whole
+    all_reduce      what sums them, as it is pinned; "": what is quickest (``parameter_shares.data_axis``)
     """
 
     pp: int
@@ -86,6 +87,7 @@ class Candidate:
     inner: int = 1
     backups: int = 0
     ahead: int | str = 0
+    all_reduce: str = ""
 
     @property
     def stages(self) -> int:
@@ -216,14 +218,25 @@ def all_candidates(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candida
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
                     recompute = "selective" if pinned.offload == "activations" else recompute
                     for attention in attentions(pinned, cp):
-                        yield Candidate(
+                        candidate = Candidate(
                             pp, outer, tp, rows * folding.data, microbatches, zero, schedule, recompute,
                             virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
                             pinned.local_steps or 1, 1 + (pinned.staleness or 0), folding.data, cp, attention, replicas,
                             folding.beside, pinned.outer_optimizer or "", pinned.compressed, pinned.gossip or "",
                             pinned.servers or 0, folding.inner, pinned.backups or 0,
-                            pinned.ahead or 0,
+                            pinned.ahead or 0, pinned.all_reduce or "",
                         )  # fmt: skip
+                        if sums_as_pinned(candidate, limits.node):
+                            yield candidate
+
+
+def sums_as_pinned(candidate: Candidate, node: int) -> bool:
+    """Whether gradients can be summed as it is asked for, where it is."""
+    axes, mesh = candidate.shard_axes, candidate.mesh
+    if not candidate.all_reduce:
+        return True
+    levels = HIERARCHICAL not in candidate.all_reduce or sum_levels(axes, mesh, node) is not None
+    return levels and math.prod(map(mesh.size, axes)) > 1
 
 
 def foldings(

@@ -1,4 +1,4 @@
-"""Errors for what gradient compression and parameter servers can't be combined with."""
+"""Errors for what gradient compression, parameter servers and a pinned all-reduce can't be combined with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoplan.arguments.values import is_number
 from autoplan.errors import ParallelismError
 from autoplan.ir.buckets import ONE_BIT
-from autoplan.option_values import ELEMENTWISE, OF_OPTIMIZER, WATCHES
+from autoplan.option_values import ELEMENTWISE, HIERARCHICAL, OF_OPTIMIZER, RING, TREE, WATCHES
 from autoplan.options import Parallelism, Training
 
 Conflict = tuple[object, str, str, str]
@@ -230,6 +230,33 @@ def server_conflicts(pinned: Parallelism, devices: int) -> Iterator[Conflict]:
     yield (
         pinned.continuous, f"{what} with pipeline_schedule={pinned.pipeline_schedule!r}",
         "there is no pipeline beside servers", "give staleness=1 for gradients that are one step old",
+    )  # fmt: skip
+
+
+def all_reduce_conflicts(pinned: Parallelism, nodes: int, processors: bool) -> Iterator[Conflict]:
+    """What a pinned all-reduce of gradients can't go with; ``processors``: whether all devices are some."""
+    what, rule = f"all_reduce={pinned.all_reduce!r}", pinned.all_reduce or ""
+    for name, none, why in (
+        ("zero", 0, "fully_shard scatters gradients, and sums none whole"),
+        ("servers", None, "gradients go to servers, which add them up"),
+        ("compression", None, "gradients are sent in another form, and added up as they come"),
+        ("local_steps", 1, "replicas that step by themselves sum no gradients"),
+        ("gossip", None, "replicas that step by themselves sum no gradients"),
+    ):
+        value = getattr(pinned, name)
+        yield value not in (None, none), f"{what} with {name}={value!r}", why, "use one or the other"
+    yield (
+        pinned.dp == 1 and pinned.cp in (None, 1), f"{what} with dp=1", "no gradient goes over the data axis",
+        "give dp=2 or more, or leave it out",
+    )  # fmt: skip
+    yield (
+        not processors and (RING in rule or TREE in rule), f"{what} on accelerators",
+        "their library takes a ring or a tree by itself, by size",
+        f"leave it out, set NCCL_ALGO where the program starts, or give {HIERARCHICAL!r}",
+    )  # fmt: skip
+    yield (
+        HIERARCHICAL in rule and nodes == 1, what, "it sums in each node and then between nodes, and there is one",
+        "leave it out, or use more nodes",
     )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ FIELDS: Mapping[str, object] = {
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
     "compression_rate": 1.0, "tp_overlap": 1, "ep_overlap": 1, "compression_within": 1, "backups": 1,
-    "ahead": 1,
+    "ahead": 1, "all_reduce": "",
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -133,6 +133,11 @@ def _unknown(text: str, rest: str, systems: Collection[str], what: str) -> Paral
     return ParallelismError(f"{what} {text!r}", f"{piece!r} says nothing of a parallelism", f"{remedy}{EXAMPLE}")
 
 
+def sum_rule(text: str) -> str:
+    """An all-reduce for each size as options have it: sizes in KiB and MiB, whatever their case was."""
+    return text.lower().replace("kib", "KiB").replace("mib", "MiB")
+
+
 def factors(text: str) -> tuple[int, ...]:
     """The factors of "2x4"; ParallelismError where it is none."""
     if not re.fullmatch(r"\d+(x\d+)*", text, re.ASCII):
@@ -194,6 +199,7 @@ def _phrases() -> Iterator[Phrase]:
     yield phrase(r"top-k of ([\d.]+(?:e-\d+)?)", lambda m: {**topk, "compression_rate": float(m[1])})
     yield from (word("compression", words, kind) for kind, words in COMPRESSION_WORDS.items())
     yield phrase(r"between groups of (\d+)", lambda m: {"compression_within": int(m[1])})
+    yield phrase(r"([\w<]+) all-reduce|all[_-]reduce\s*=\s*([\w<]+)", lambda m: {"all_reduce": sum_rule(m[1] or m[2])})
     yield phrase(rf"recompute ({'|'.join(RECOMPUTE)})", lambda m: {"recompute": m[1].lower()})
     yield phrase(r"recompute (\d+) of (\d+) blocks(?: \((all|\d+) selectively\))?", _recomputed)
 

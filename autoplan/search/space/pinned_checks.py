@@ -14,11 +14,12 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
-from autoplan.option_values import AUTO, CONTINUOUS, ELEMENTWISE, ON_DISK, cuts
+from autoplan.option_values import AUTO, CONTINUOUS, ELEMENTWISE, HIERARCHICAL, ON_DISK, cuts
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 from autoplan.search.space.gradient_checks import (
     Conflict,
+    all_reduce_conflicts,
     compressed_training,
     compression_conflicts,
     raise_first,
@@ -63,6 +64,13 @@ def check_servers(pinned: Parallelism, devices: int) -> None:
     raise_first(server_conflicts(pinned, devices))
 
 
+def check_sums(pinned: Parallelism, cluster: ClusterSpec) -> None:
+    """ParallelismError for what a pinned all-reduce of gradients can't go with."""
+    hosts = [device.host for device, _ in cluster.topology().kinds]
+    processors = all(host is not None and host.own for host in hosts)
+    raise_first(all_reduce_conflicts(pinned, cluster.devices // cluster.topology().levels[0].size, processors))
+
+
 def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
     """ParallelismError where a forward alone is to follow a rule of updates, and for gradients that aren't to be
     compressed in the way that they are computed."""
@@ -71,6 +79,9 @@ def check_trained(pinned: Parallelism, training: Training | Inference) -> None:
         raise_first(compressed_training(pinned, training))
         raise_first(served_training(pinned, training))
         raise_first(continuous_training(pinned, training))
+    elif pinned.all_reduce:
+        given, cause = f"all_reduce={pinned.all_reduce!r} with Inference()", "a forward alone has no gradients"
+        raise ParallelismError(given, cause, "leave it out")
     elif pinned.asynchronous or pinned.servers:
         given = "servers" if pinned.servers else "compression" if pinned.compression else "pipeline_schedule"
         given = "gossip" if pinned.gossip else "local_steps" if pinned.steps_locally else given
@@ -343,6 +354,11 @@ def no_setting(limits: SpaceLimits, pinned: Parallelism) -> ParallelismError:
         reasons.append("pipedream-2bw needs at least as many microbatches as stages")
     if (within := pinned.compression_within or 1) > 1:
         reasons.append(f"compression_within={within} needs dp={2 * within} or another multiple, two groups or more")
+    if HIERARCHICAL in (pinned.all_reduce or ""):
+        reasons.append(
+            f"all_reduce={pinned.all_reduce!r} needs dp with two ranks or more in each of two nodes or more, as many "
+            f"in each, where a node has {limits.node} devices"
+        )
     if cuts(pinned.tp_overlap):
         reasons.append("tp_overlap needs tp=2 or more")
     cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"

@@ -12,11 +12,17 @@ from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
-from autoplan.option_values import UNBOUNDED
+from autoplan.option_values import HIERARCHICAL, TREE, UNBOUNDED
 from autoplan.options import Parallelism
 from autoplan.search.space.axis_systems import CONTEXT_SYSTEMS
 from autoplan.search.space.one_line import read_text
-from autoplan.search.space.pinned_checks import check_offload, check_product, check_servers, check_supported
+from autoplan.search.space.pinned_checks import (
+    check_offload,
+    check_product,
+    check_servers,
+    check_sums,
+    check_supported,
+)
 from autoplan.search.space.row_systems import ROW_SYSTEMS
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 from autoplan.search.space.tensor_axes import system_factors
@@ -24,6 +30,11 @@ from autoplan.search.space.tensor_axes import system_factors
 
 def data_parallel(zero: int) -> Callable[[ClusterSpec], Parallelism]:
     return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=zero, dp_replicate=1)
+
+
+def summed_by(all_reduce: str) -> Callable[[ClusterSpec], Parallelism]:
+    """Plain data parallel, gradients summed in this way whatever their size."""
+    return lambda cluster: replace(data_parallel(0)(cluster), all_reduce=all_reduce)
 
 
 def zero_offload(cluster: ClusterSpec) -> Parallelism:
@@ -144,6 +155,12 @@ def with_servers(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
     return replace(pinned, dp=pinned.dp or cluster.devices, tp=1, pp=1, cp=None, ep=None, zero=0, dp_replicate=1)
 
 
+def with_sums(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
+    """Gradients summed whole, as a pinned all-reduce has them; ParallelismError for what it can't go with."""
+    check_sums(pinned, cluster)
+    return replace(pinned, zero=0)
+
+
 def node_or_cluster(cluster: ClusterSpec) -> int:
     """Devices of a node; of the cluster where a node has one."""
     return cluster.devices_per_node if cluster.devices_per_node > 1 else cluster.devices
@@ -175,6 +192,8 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "fsdp": data_parallel(3),
     "zero-offload": zero_offload,
     "zero-infinity": zero_infinity,
+    "tree-all-reduce": summed_by(TREE),
+    "hierarchical-all-reduce": summed_by(HIERARCHICAL),
     "parameter-server": parameter_server(),
     "central-server": parameter_server(central=True),
     "tensor-parallel": tensor_parallel(None),
@@ -251,6 +270,8 @@ def resolve(parallelism: str | Parallelism, cluster: ClusterSpec) -> Parallelism
         parallelism = fill(parallelism, cluster)
     if parallelism.servers is not None:
         parallelism = with_servers(parallelism, cluster)
+    if parallelism.all_reduce is not None:
+        parallelism = with_sums(parallelism, cluster)
     check_supported(parallelism)
     check_offload(parallelism, cluster)
     check_product(cluster.devices, parallelism)
