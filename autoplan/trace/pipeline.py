@@ -30,6 +30,7 @@ from autoplan.trace.expert_loops.without_tokens import check_without_tokens
 from autoplan.trace.modules import aliases_of, tree_of
 from autoplan.trace.passes.assigned_parts import joined_once
 from autoplan.trace.passes.clean import split_projections, split_weights, used, without_detaching, without_duplicates
+from autoplan.trace.passes.dense_experts import routed
 from autoplan.trace.passes.recurrence import rolled
 from autoplan.trace.passes.views import short_views
 from autoplan.trace.repeats.copying import Kept, fake_copy, fake_like, fake_mode, original_name
@@ -173,6 +174,8 @@ def flatten(model: nn.Module, converted: Converted) -> Flat:
     nodes = used(nodes, output)
     nodes, parameters = split_projections(builder, nodes, parameters)
     nodes, parameters = split_weights(builder, nodes, parameters)
+    nodes, output = routed(builder, nodes, output, parameters)
+    nodes = used(nodes, output)
     constants = constant_nodes(nodes, [p.name for p in parameters])
     nodes = without_duplicates(without_detaching(nodes, constants), constants)
     nodes = used(nodes, output)

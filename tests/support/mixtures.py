@@ -12,6 +12,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     MixtralConfig,
     MixtralForCausalLM,
     OlmoeConfig,
@@ -78,6 +80,16 @@ def deepseek_v3() -> nn.Module:
     latent = {"q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
     sizes = {**sized(LAYERS), "num_key_value_heads": 4, "intermediate_size": 64, "moe_intermediate_size": 16}
     return DeepseekV3ForCausalLM(DeepseekV3Config(**sizes, **experts, **latent))
+
+
+def llama4(choices: int) -> nn.Module:
+    """Written as products of all tokens, which scores multiply before they enter an expert; a shared expert."""
+    experts = {"intermediate_size": 16, "num_local_experts": 4, "interleave_moe_layer_step": 1}
+    further = {"intermediate_size_mlp": 64, "head_dim": 8, "attention_chunk_size": 8, "pad_token_id": 0}
+    module = Llama4ForCausalLM(Llama4TextConfig(**sized(LAYERS) | experts | further | {"num_experts_per_tok": choices}))
+    for parameter in module.parameters():  # its experts and router begin as zeros, and whatever was in memory
+        nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.1)
+    return module
 
 
 MODELS: Mapping[str, Callable[[], nn.Module]] = {

@@ -48,7 +48,7 @@ def experts(
     return result.reshape(*lead, result.shape[-1])
 
 
-def names_of(first: Sequence[Tensor]) -> tuple[str, ...]:
+def names_of(first: Sequence[object]) -> tuple[str, ...]:
     """What the activation's text calls the first products."""
     return ("gate", "up") if len(first) == 2 else ("x",)
 

@@ -47,6 +47,9 @@ def limited(block: Block, capacity: float, by_score: bool) -> Block:
                 cause = f"it counts tokens by rows of the batch, and those of {node.module or block.name} have none"
                 remedy = "give its tokens as [batch, tokens, width]"
                 raise ParallelismError(f"expert_capacity={capacity:g}", cause, remedy)
+            if by_score and node.operands[2] in {external.name for external in block.externals}:
+                cause = f"the experts of {node.module or block.name} get tokens that scores multiplied, and no scores"
+                raise ParallelismError("expert_dropping='score'", cause, "leave it out: the first of a row are kept")
             name = next(n for i in range(len(taken) + 1) if (n := f"kept_choices{i or ''}") not in taken)
             taken.add(name)
             index, scores, experts = node.args[1], node.args[2], types[node.operands[3]].shape[0]

@@ -11,6 +11,7 @@ Modules, each importing only those before it:
     views            chains of views, shortened
     clean            unused nodes, duplicates, fused projections
     assigned_parts   what a loop assigns part by part, joined once
+    dense_experts    experts written as products of all tokens, of those that chose them
     stacked_weights  weights that each expert has by itself as one parameter
     precision        mixed precision, float64
 """
