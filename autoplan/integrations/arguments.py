@@ -99,6 +99,12 @@ def settled(args: TrainingArguments, program: Program) -> TrainingArguments:
         if value and value != getattr(default, name, None):
             raise ParallelismError(f"{name}={value!r}", cause, remedy)
     told = [f"{name}: {why}" for name, why in TOLD.items() if getattr(args, name, None)]
+    loading = args.accelerator_config
+    if getattr(loading, "split_batches", False):
+        cause = "per_device_train_batch_size is the part of one data rank"
+        raise ParallelismError("accelerator_config: split_batches=True", cause, "leave it out, and give that part")
+    if getattr(loading, "dispatch_batches", None):
+        told.append("accelerator_config: dispatch_batches: each rank reads its own rows")
     if args.seed != program.spec.training.seed and any(map(random_operators, program.spec.lowered.blocks)):
         planned = program.spec.training.seed
         told.append(f"seed: what the model draws, as in dropout, follows the plan's seed={planned}, not {args.seed}")

@@ -123,6 +123,13 @@ class Trainer(transformers.Trainer):
         spec = self.program.spec
         return super().floating_point_ops(inputs) * spec.size(DATA) // spec.lowered.mesh.devices
 
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        """Likewise, of what all ranks have counted."""
+        spec, before = self.program.spec, self.state.num_input_tokens_seen
+        super()._track_num_input_tokens(inputs)
+        found = self.state.num_input_tokens_seen - before
+        self.state.num_input_tokens_seen = before + found * spec.size(DATA) // spec.lowered.mesh.devices
+
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         return self.accelerator.clip_grad_norm_(None, self.args.max_grad_norm)
 

@@ -50,7 +50,7 @@ def arguments(folder: str, ranks: int = 1, **further: object) -> TrainingArgumen
         "per_device_eval_batch_size": ROWS // ranks, "learning_rate": 1e-2, "weight_decay": 0.1,
         "max_grad_norm": 0.5, "warmup_steps": 2, "num_train_epochs": 2, "logging_steps": 1, "eval_strategy": "steps",
         "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss",
-        "use_cpu": True, "report_to": "none", "seed": 7, "disable_tqdm": True,
+        "include_num_input_tokens_seen": "all", "use_cpu": True, "report_to": "none", "seed": 7, "disable_tqdm": True,
     }  # fmt: skip
     return TrainingArguments(folder, **given | further)
 
@@ -73,7 +73,7 @@ def main(folder: str, ranks: str, plan: str | None = None, checkpoint: str | Non
     trainer.save_model(f"{folder}/final")
     trainer.evaluate()
     if trainer.is_world_process_zero():
-        kept = ("loss", "grad_norm", "learning_rate", "eval_loss", "total_flos")
+        kept = ("loss", "grad_norm", "learning_rate", "eval_loss", "total_flos", "num_input_tokens_seen")
         lines = [{name: line[name] for name in kept if name in line} for line in trainer.state.log_history]
         Path(folder, "found.json").write_text(json.dumps({"steps": steps.count, "lines": lines}))
 

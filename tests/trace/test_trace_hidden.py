@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from autoplan.errors import TraceError
+from autoplan.trace.checks.hooks import hook_notes
 from autoplan.trace.checks.python_state import changed, mutated, random_states, state_of
 from autoplan.trace.pipeline import trace
 from tests.support.traced import assert_traced
@@ -173,3 +174,49 @@ def test_a_model_s_own_offload_is_told() -> None:
     training = trace(model, (X, X), loss_fn=nn.functional.mse_loss, training=True)
     assert len(training.notes) == 1 and "save_on_cpu isn't followed" in training.notes[0]
     assert not trace(model, (X,), training=False).notes
+
+
+@pytest.mark.parametrize("seed", [lambda: torch.manual_seed(0), lambda: torch.set_rng_state(torch.get_rng_state())])
+def test_a_seed_that_forward_sets_is_refused(seed: Callable[[], object]) -> None:
+    """On one device each step would drop the same elements."""
+
+    class Seeding(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            seed()
+            return super().forward(x)
+
+    with pytest.raises(TraceError, match="forward sets torch's random state"):
+        trace(Seeding(nn.Linear(8, 8), nn.Dropout(0.5)), (X, X), loss_fn=nn.functional.mse_loss, training=True)
+
+
+class Turned(nn.Linear):
+    """Its files hold the weight the other way round."""
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *rest: Any) -> None:
+        state_dict[f"{prefix}weight"] = state_dict[f"{prefix}weight"].T
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class Renamed(nn.Linear):
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {f"model.{name}": value for name, value in super().state_dict(*args, **kwargs).items()}
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(8, 8)
+    layer.register_load_state_dict_pre_hook(lambda *_: None)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Turned(8, 8), "load_state_dict() of 0 is its own, and isn't called: load_weights takes values"),
+        (lambda: Renamed(8, 8), "state_dict() of 0 is its own, and isn't called: full_state_dict"),
+        (hooked, "load_state_dict() of 0 is its own"),
+    ],
+)
+def test_how_a_module_gives_and_takes_its_state_is_told(make: Callable[[], nn.Module], said: str) -> None:
+    model = nn.Sequential(make(), nn.BatchNorm1d(8), nn.MultiheadAttention(8, 2))
+    (note,) = hook_notes(model)
+    assert note.startswith(said)

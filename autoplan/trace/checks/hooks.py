@@ -92,6 +92,9 @@ def hook_notes(model: nn.Module) -> tuple[str, ...]:
     if own:
         told = "what they compute is in the program; what else they do, such as storing or printing, isn't"
         notes.append(f"forward hooks are traced: {listed(own)}; {told}")
+    for kind, instead in OWN_STATE.items():
+        if places := own_state(model, kind):
+            notes.append(f"{kind}() of {listed(places)} is its own, and isn't called: {instead}")
     if further:
         notes.append(f"the state dict has no extra state of {listed(further)}: it isn't trained, saved or restored")
     return tuple(notes)
@@ -103,6 +106,29 @@ def own_hooks(model: nn.Module) -> Iterator[tuple[str, str]]:
         for hook in hooks_of(module, FORWARD):
             if not module_of(hook).startswith(OF_LIBRARIES):
                 yield path, name_of(hook)
+
+
+OWN_STATE = {
+    "state_dict": "full_state_dict and save_weights give parameters and buffers under the names that they have",
+    "load_state_dict": "load_weights takes values as they are, under the names of parameters and buffers",
+}
+"""What a program does instead of what a module defines for itself."""
+DEFINED = {
+    "state_dict": ("state_dict", "_save_to_state_dict"),
+    "load_state_dict": ("load_state_dict", "_load_from_state_dict"),
+}
+LOAD = ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+
+
+def own_state(model: nn.Module, kind: str) -> list[str]:
+    """Submodules whose class defines how its state is given or taken, or that have users' hooks on taking it."""
+    found = []
+    for path, module in model.named_modules():
+        methods = [getattr(type(module), name) for name in DEFINED[kind]]
+        hooks = [*hooks_of(module, LOAD)] if kind == "load_state_dict" else []
+        if not all(module_of(each).startswith(OF_LIBRARIES) for each in (*methods, *hooks)):
+            found.append(path or "the root")
+    return found
 
 
 def has_extra_state(module: nn.Module) -> bool:

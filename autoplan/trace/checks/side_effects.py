@@ -1,6 +1,6 @@
 """What forward does while it is traced that an exported graph doesn't hold: refused where it happens.
 
-Hooks on activations and on saved tensors, autocast for a device that the trace isn't on, inference mode. torch's
+Hooks on activations and on saved tensors, seeds, autocast for a device that the trace isn't on, inference mode. torch's
 checkpointing and save_on_cpu are noted, since the plan decides what is recomputed and where activations lie. Reentrant
 checkpointing, which runs its part without gradients and would lose them, is run as what it stands for.
 So is ``module.to(dtype)`` that changes nothing: it would replace the parameters by others.
@@ -34,6 +34,7 @@ KEPT_ON_HOST = (
     "the model's own torch.autograd.graph.save_on_cpu isn't followed: the plan decides where activations lie, and "
     "offload='activations' pins it"
 )
+SEEDS = ((torch, "manual_seed"), (torch.random, "manual_seed"), (torch, "set_rng_state"), (torch, "seed"))
 IN_LOSS = "do in forward, or in the loss, what it does to gradients"
 
 
@@ -47,6 +48,8 @@ def refusals(training: bool, noted: dict[str, None]) -> Iterator[None]:
         replaced = stack.enter_context
         replaced(patch.object(torch.autocast, "__init__", guarded(torch.autocast.__init__, check_autocast)))
         replaced(patch.object(torch.autocast, "__enter__", guarded(torch.autocast.__enter__, check_entered)))
+        for owner, name in SEEDS:
+            replaced(patch.object(owner, name, guarded(getattr(owner, name), refuse_seed)))
         if training:
             for name in ("register_hook", "register_post_accumulate_grad_hook"):
                 replaced(patch.object(Tensor, name, guarded(getattr(Tensor, name), refuse_hook)))
@@ -78,6 +81,13 @@ def refuse_hook(_: object, hook: object = None, *args: object, **kwargs: object)
     if by_user():
         name = name_of(hook)
         raise TraceError(here(), f"hook {name} on a gradient isn't traced, and the gradient would be another", IN_LOSS)
+
+
+def refuse_seed(*_: object, **__: object) -> None:
+    """A seed that forward sets: each step's draws would be the same on one device."""
+    if by_user():
+        cause = "forward sets torch's random state, and the program draws from a state of its own"
+        raise TraceError(here(), cause, "draw outside of forward, and hand in what is drawn with the batch")
 
 
 def check_saving(noted: dict[str, None], hooks: saved_tensors_hooks) -> None:
