@@ -28,15 +28,21 @@ from tests.support.planning import parallelize_alone
 
 ROOT = Path(__file__).parents[2]
 RANKS, ROWS, LENGTH, BYTES, LAYERS, LAST, LIMIT_S = 4, 16, 64, 256, 4, 20, 1800.0
-SYNCHRONOUS = "ddp"
+SYNCHRONOUS, COMPENSATED = "ddp", "async-server, delays compensated"
+KINDS = (*ASYNCHRONOUS, COMPENSATED)
+ARRIVING = ("async-server", "bounded-server")
+UNCLIPPED = ("pipedream", "backup-workers", *ARRIVING, COMPENSATED)
+"""Whose updates are by gradients without one norm: stages' of different batches, or some workers' alone."""
 TRAINING = autoplan.Training(learning_rate=3e-3, weight_decay=0.0, clip_grad_norm=1.0, compile=False)
 TITLE = """# Convergence of asynchronous systems and compressed gradients
 
 Written by `make convergence`: a Llama of four layers, 64 wide, on this repository's pages, byte by byte, four ranks,
 {steps} steps of AdamW (of LAMB for `1bit-lamb`) at {rate:g} with batches of {rows} x {length} bytes, the same for each.
 A loss is in nats a byte: of the last {last} training batches, and of text that wasn't trained on. A model that knows
-how often each byte comes has {bytes:.3f}. Gradients are clipped to a norm of 1, but for `pipedream` and the 1-bit
-kinds, whose warm-up is a fifth of the steps. Ranks are two nodes' where gradients go compressed between nodes.
+how often each byte comes has {bytes:.3f}. Gradients are clipped to a norm of 1, but for `pipedream`, `backup-workers`,
+servers that apply gradients as they arrive, and the 1-bit kinds, whose warm-up is a fifth of the steps. These servers
+make four updates in a step, at half the learning rate. Ranks are two nodes' where gradients go compressed between
+nodes.
 
 | system | plan | training loss | held-out loss | beside `ddp` | run on |
 |---|---|---|---|---|---|
@@ -107,11 +113,16 @@ def run(
     return sum(kept) / len(kept), sum(told) / len(told)
 
 
-def trained(system: str, steps: int, pool: RankPool, layers: int = LAYERS, last: int = LAST) -> Trained:
+def trained(name: str, steps: int, pool: RankPool, layers: int = LAYERS, last: int = LAST) -> Trained:
+    system = name
     batch = next(batches(text(), 1, seed=0))
     training = TRAINING
-    if system == "pipedream":  # its stages have gradients of different batches, of which there is no one norm
+    if system in UNCLIPPED:
         training = replace(training, clip_grad_norm=None)
+    if system in (*ARRIVING, COMPENSATED):  # an update for each worker's gradients
+        training = replace(training, learning_rate=training.learning_rate / 2)
+    if system == COMPENSATED:
+        training, system = replace(training, delay_compensation=0.04), ARRIVING[0]
     if system == "1bit-lamb":
         training = replace(training, optimizer="lamb")
     if "1bit" in system:  # of 500 steps 20% are its warm-up; it takes no clipping
@@ -122,7 +133,7 @@ def trained(system: str, steps: int, pool: RankPool, layers: int = LAYERS, last:
     weights = {name: value.clone() for name, value in model(layers).state_dict().items()}
     with tempfile.TemporaryDirectory(prefix="autoplan-convergence-") as folder:
         found = pool.run(run, str(plan.export(Path(folder) / "out")), weights, steps, last)[0]
-    return Trained(system, str(plan), *found)
+    return Trained(name, str(plan), *found)
 
 
 def diverged(found: Trained, bytes: float) -> bool:
@@ -145,12 +156,12 @@ def document(rows: Sequence[Trained], steps: int, bytes: float, date: str) -> st
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--system", action="append", choices=ASYNCHRONOUS, help="only this one (repeatable)")
+    parser.add_argument("--system", action="append", choices=KINDS, help="only this one (repeatable)")
     parser.add_argument("--write", type=Path, help="also write the table into this document")
     given = parser.parse_args()
     rows, bytes = [], of_frequencies(text())
     with RankPool(RANKS, timeout_s=LIMIT_S) as pool:
-        for system in (SYNCHRONOUS, *(given.system or ASYNCHRONOUS)):
+        for system in (SYNCHRONOUS, *(given.system or KINDS)):
             start = time.perf_counter()
             rows.append(trained(system, given.steps, pool))
             print(f"{time.perf_counter() - start:5.0f} s  {rows[-1]}", flush=True)
