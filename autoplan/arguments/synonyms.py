@@ -9,6 +9,7 @@ OF_TRAINING = (
     "optimizer", "precision", "learning_rate", "weight_decay", "betas", "eps", "momentum", "clip_grad_norm", "compile",
     "seed", "optimizer_options", "lr_schedule", "reduce_dtype", "groups", "statistics", "outer_learning_rate",
     "outer_momentum", "randomness", "compression_start", "expert_capacity", "expert_dropping",
+    "delay_compensation",
 )  # fmt: skip
 OF_PARALLELISM = (
     "dp", "tp", "pp", "zero", "micro_batch", "pipeline_schedule", "virtual_stages", "recompute", "sequence_parallel",

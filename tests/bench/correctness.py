@@ -27,7 +27,6 @@ from autoplan.options import Parallelism, Training
 from autoplan.report.words import headline
 from autoplan.verify import STEPS
 from autoplan.verify.compare import (
-    FLOAT32,
     FLOAT64,
     Run,
     Tolerance,
@@ -44,6 +43,7 @@ from tests.bench.systems.reference import References, references
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
 from tests.support.shared_plans import SharedPlans
+from tests.support.tolerances import FLOAT32
 
 MODELS = ("llama", "gpt2", "bert", "vit", "mlp", "convnet")
 COUPLED = ("convnet", "resnet")  # batch norm couples the rows of a batch: one microbatch is all there can be

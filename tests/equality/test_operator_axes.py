@@ -21,7 +21,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.search.entry import search
 from autoplan.search.space.systems import resolve
-from autoplan.verify.compare import Tolerance, gradient_error, loss_error, parameter_error, zero_gradients
+from autoplan.verify.compare import gradient_error, loss_error, parameter_error, zero_gradients
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import in_pool, train_on_rank
@@ -34,10 +34,10 @@ from tests.support.mixtures import BY_LAYERS as WITH_EXPERTS
 from tests.support.mixtures import deepseek_v3, gpt_oss, tokens
 from tests.support.planning import alone, parallelize_alone
 from tests.support.sampling import slow
+from tests.support.tolerances import FLOAT32
 
 Batch = dict[str, torch.Tensor]
 EQUAL, STEPS = 1e-10, 2
-FLOAT32 = Tolerance(loss=1e-6, gradients=1e-5, parameters=float("inf"))
 MIXTURES = {"qwen3_moe": partial(WITH_EXPERTS["qwen3"], 2), "gpt_oss": gpt_oss, "deepseek_v3": deepseek_v3}
 SLOW = pytest.mark.slow
 FOUR = [
