@@ -18,7 +18,8 @@ from autoplan.ir.typed_program import Lowered
 Vector = tuple[int, ...]
 Found = TypeVar("Found")
 APART = frozenset(
-    "type layout strategies segments parameters forward_bytes backward_bytes stride recompute selective hosted".split()
+    "type layout strategies segments parameters forward_bytes backward_bytes stride recompute selective "
+    "offloaded".split()
 )
 """Fields that no line is printed from, or that no size of the batch moves."""
 

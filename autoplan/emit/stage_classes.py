@@ -66,7 +66,7 @@ def run_name(lowered: Lowered, first: int, last: int) -> str:
 def stage_key(lowered: Lowered, stage: LoweredStage) -> tuple:
     """What makes two stages the same class: all but where in the chain they begin."""
     shape = tuple((lowered.segments[i].block, lowered.segments[i].externals) for i in range(stage.first, stage.last))
-    return shape, stage.recompute, stage.selective, stage.hosted, stage.constants
+    return shape, stage.recompute, stage.selective, stage.offloaded, stage.constants
 
 
 def names_read(lowered: Lowered, stage: LoweredStage) -> set[str]:
@@ -134,12 +134,12 @@ def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run]) -> li
         else:
             offset = f"first + {start}" if start else "first"
             lines.append(f"        self.{run.attribute} = {block}(parameters.segment({offset}), mesh)")
-    for run, (full, selective, hosted) in zip(runs, recomputed(lowered, stage, runs), strict=True):
+    for run, (full, selective, offloaded) in zip(runs, recomputed(lowered, stage, runs), strict=True):
         if selective:
             lines.append(f"        recompute_selectively({chosen_of(run, full, full + selective)})")
-        if hosted:
-            first = full + selective
-            lines.append(f"        offload_activations({chosen_of(run, first, first + hosted)})  # their activations")
+        if offloaded:
+            chosen = chosen_of(run, full + selective, full + selective + offloaded)
+            lines.append(f"        offload_activations({chosen})  # their activations")
     return lines
 
 
@@ -157,7 +157,7 @@ def recomputed(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run]) -> li
     many after those keep their activations on the host."""
     uses = Counter(segment.block for segment in lowered.segments)
     counts = []
-    left = [stage.recompute, stage.selective, stage.hosted]
+    left = [stage.recompute, stage.selective, stage.offloaded]
     for run in runs:
         size = run.last - run.first if uses[lowered.segments[run.first].block] > 1 else 0
         taken: list[int] = []

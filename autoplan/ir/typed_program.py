@@ -222,7 +222,7 @@ class LoweredStage:
     constants    names of the constants that it recomputes, in order of execution (counts are passed in instead)
     recompute    how many of its segments, from the first repeated one, recompute their activations in the backward
     selective    how many of the repeated ones after these compute again what their block says, and keep the rest
-    hosted       how many of the repeated ones after these keep their activations in the host's memory
+    offloaded    how many of the repeated ones after these keep their activations in the host's memory
     """
 
     first: int
@@ -232,7 +232,7 @@ class LoweredStage:
     constants: tuple[str, ...]
     recompute: int = 0
     selective: int = 0
-    hosted: int = 0
+    offloaded: int = 0
 
 
 @dataclass(frozen=True)

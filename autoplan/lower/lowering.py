@@ -242,7 +242,7 @@ def lower_stage(
         constants=tuple(s.value.name for s in needed(constants, read, model.counts)),
         recompute=stage.recompute,
         selective=0 if hosts else stage.selective,
-        hosted=stage.selective if hosts else 0,
+        offloaded=stage.selective if hosts else 0,
     )
 
 

@@ -110,7 +110,7 @@ class RankShare:
         """(block, whether it is recomputed in full, whether selectively or kept by the host) of each segment."""
         for stage in self.runs:
             at = (stage.first, stage.last)
-            full, part = self.stage_model.recomputed(at, stage.recompute, stage.selective + stage.hosted)
+            full, part = self.stage_model.recomputed(at, stage.recompute, stage.selective + stage.offloaded)
             for place, segment in enumerate(self.plan.lowered.segments[slice(*at)]):
                 yield segment.block, bool(full[place]), bool(part[place])
 

@@ -123,7 +123,7 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
     totals: dict[Pool, float] = defaultdict(float)
     for number, stage in zip(share.stages, share.runs, strict=True):
         at = (stage.first, stage.last)
-        full, part = costs.recomputed(at, stage.recompute, stage.selective + stage.hosted)
+        full, part = costs.recomputed(at, stage.recompute, stage.selective + stage.offloaded)
         backward_s, _ = divided_backward(costs, first=number == 0)
         for place, segment in enumerate(range(*at)):
             block = lowered.segments[segment].block

@@ -34,15 +34,15 @@ PAUSE_S = 0.02  # between two looks at the store
 class RankInfo:
     """Where a process stands among the others, as torchrun tells it by the environment.
 
-    hosted  whether torchrun keeps the store; else the first rank does
-    attempt how often torchrun has restarted the processes of this node
+    by_agent  whether torchrun's agent keeps the store; else the first rank does
+    attempt   how often torchrun has restarted the processes of this node
     """
 
     rank: int
     size: int
     address: str
     port: int
-    hosted: bool
+    by_agent: bool
     attempt: str
 
     @staticmethod
@@ -54,9 +54,9 @@ class RankInfo:
                 "the environment", f"WORLD_SIZE is set, {' and '.join(lacking)} not", "start it with torchrun"
             )
         rank, size, address, port = (os.environ[name] for name in names)
-        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         return RankInfo(
-            int(rank), int(size), address, int(port), hosted, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            int(rank), int(size), address, int(port), by_agent, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         )
 
 
@@ -65,7 +65,7 @@ def connect(info: RankInfo, timeout_s: float, host: bool = True) -> dist.Store:
 
     host  whether this process keeps it, where that is its part; not for a second connection
     """
-    keeps = host and info.rank == 0 and not info.hosted
+    keeps = host and info.rank == 0 and not info.by_agent
     try:
         store = dist.TCPStore(
             info.address, info.port, is_master=keeps, wait_for_workers=False, multi_tenant=True,
@@ -142,9 +142,9 @@ def missing_ranks(store: dist.Store, info: RankInfo, timeout_s: float) -> LostRa
     came = [rank for rank, token in tokens.items() if run_id and token and store.check([f"accepted/{run_id}/{token}"])]
     came = sorted({*came, info.rank, *([0] if run_id else [])})
     told = f"told/{info.attempt}/{run_id}"
-    if store.add(told, 1) > 1 and info.hosted:
+    if store.add(told, 1) > 1 and info.by_agent:
         time.sleep(PATIENCE_S)
-    if info.rank == 0 and not info.hosted:  # who keeps the store: the others, whose time began later, read it too
+    if info.rank == 0 and not info.by_agent:  # who keeps the store: the others, whose time began later, read it too
         until = time.monotonic() + timeout_s
         while store.add(told, 0) < len(came) and time.monotonic() < until:
             time.sleep(PAUSE_S)
