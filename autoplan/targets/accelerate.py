@@ -3,29 +3,29 @@
 from autoplan.option_values import ON_DISK
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import yaml
-from autoplan.targets.plan_figures import INEXACT, Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, Translation, Values, mixed_recompute
 
 PRECISIONS = {"bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16"}
 
 
 def accelerate(values: Values) -> ExportedConfig:
-    cluster, training, losses = values.record.cluster, values.training, Losses(values.parallelism)
-    losses.all_data(cluster.devices, "FSDP shards a model as it is over all devices")
-    if losses.parallelism.zero == 1:
-        losses.instead("FSDP2 shards gradients, too", zero=2)
-    losses.without(*INEXACT)
-    losses.instead("it shards over all of dp", dp_replicate=1)
-    mixed_recompute(values.record, losses)
-    p = losses.parallelism
+    cluster, training, translation = values.record.cluster, values.training, Translation(values.parallelism)
+    translation.all_data(cluster.devices, "FSDP shards a model as it is over all devices")
+    if translation.parallelism.zero == 1:
+        translation.instead("FSDP2 shards gradients, too", zero=2)
+    translation.without(*INEXACT)
+    translation.instead("it shards over all of dp", dp_replicate=1)
+    mixed_recompute(values.record, translation)
+    p = translation.parallelism
     if p.recompute == "selective":
-        losses.instead("it recomputes whole layers", recompute="full")
-        p = losses.parallelism
+        translation.instead("it recomputes whole layers", recompute="full")
+        p = translation.parallelism
     if p.offload in ("activations", ON_DISK):
-        losses.without("offload")
-        p = losses.parallelism
+        translation.without("offload")
+        p = translation.parallelism
     if p.offload == "optimizer":
-        losses.instead("it offloads parameters and the optimizer together", offload="parameters")
-        p = losses.parallelism
+        translation.instead("it offloads parameters and the optimizer together", offload="parameters")
+        p = translation.parallelism
     on_devices = cluster.profile()[0].compiles  # a CPU's profile alone runs eagerly
     config: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -38,7 +38,7 @@ def accelerate(values: Values) -> ExportedConfig:
     }
     if values.accumulated > 1:
         said = f"Accelerator(gradient_accumulation_steps={values.accumulated})"
-        losses.lost.append(f"{values.accumulated} microbatches of a step: not in this file, {said}")
+        translation.lost.append(f"{values.accumulated} microbatches of a step: not in this file, {said}")
     if p.zero:
         config["fsdp_config"] = {
             "fsdp_version": 2,
@@ -50,5 +50,6 @@ def accelerate(values: Values) -> ExportedConfig:
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
     elif p.recompute not in (None, "none"):
-        losses.lost.append(f"recompute={p.recompute}: not in this file, call model.gradient_checkpointing_enable()")
-    return ExportedConfig("accelerate", "accelerate.yaml", yaml(config), p, tuple(losses.lost))
+        said = "not in this file, call model.gradient_checkpointing_enable()"
+        translation.lost.append(f"recompute={p.recompute}: {said}")
+    return ExportedConfig("accelerate", "accelerate.yaml", yaml(config), p, tuple(translation.lost))

@@ -4,20 +4,20 @@ import json
 
 from autoplan.option_values import ON_DISK
 from autoplan.targets.config import ExportedConfig
-from autoplan.targets.plan_figures import INEXACT, Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, Translation, Values, mixed_recompute
 
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "lamb": "Lamb"}
 
 
 def deepspeed(values: Values) -> ExportedConfig:
-    training, losses, devices = values.training, Losses(values.parallelism), values.record.cluster.devices
-    losses.all_data(devices, "of a model as it is the configuration alone splits the data")
-    losses.without(*INEXACT)
-    losses.instead("it shards over all of dp", dp_replicate=1)
-    if losses.parallelism.recompute == "selective":
-        losses.instead("a model's gradient_checkpointing_enable() recomputes whole layers", recompute="full")
-    mixed_recompute(values.record, losses)
-    p = losses.parallelism
+    training, translation, devices = values.training, Translation(values.parallelism), values.record.cluster.devices
+    translation.all_data(devices, "of a model as it is the configuration alone splits the data")
+    translation.without(*INEXACT)
+    translation.instead("it shards over all of dp", dp_replicate=1)
+    if translation.parallelism.recompute == "selective":
+        translation.instead("a model's gradient_checkpointing_enable() recomputes whole layers", recompute="full")
+    mixed_recompute(values.record, translation)
+    p = translation.parallelism
     zero: dict[str, object] = {"stage": p.zero or 0}
     if p.offload == ON_DISK:
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}
@@ -26,7 +26,7 @@ def deepspeed(values: Values) -> ExportedConfig:
     if p.offload == "parameters":
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     if p.offload == "activations":
-        losses.lost.append("offload=activations: set in the model's own checkpointing")
+        translation.lost.append("offload=activations: set in the model's own checkpointing")
     config: dict[str, object] = {
         "train_batch_size": values.rows,
         **microbatches(values, devices),
@@ -34,12 +34,13 @@ def deepspeed(values: Values) -> ExportedConfig:
         "bf16": {"enabled": training.precision.startswith("bf16")},
         "fp16": {"enabled": training.precision.startswith("fp16")},
         "gradient_clipping": training.clip_grad_norm or 0.0,
-        "optimizer": optimizer(values, losses),
+        "optimizer": optimizer(values, translation),
     }
     if p.recompute not in (None, "none"):
-        losses.lost.append(f"recompute={p.recompute}: not in this file, call model.gradient_checkpointing_enable()")
+        said = "not in this file, call model.gradient_checkpointing_enable()"
+        translation.lost.append(f"recompute={p.recompute}: {said}")
     text = json.dumps(config, indent=2) + "\n"
-    return ExportedConfig("deepspeed", "deepspeed.json", text, p, tuple(losses.lost))
+    return ExportedConfig("deepspeed", "deepspeed.json", text, p, tuple(translation.lost))
 
 
 def microbatches(values: Values, devices: int) -> dict[str, object]:
@@ -49,11 +50,11 @@ def microbatches(values: Values, devices: int) -> dict[str, object]:
     return {"train_micro_batch_size_per_gpu": values.micro_batch, "gradient_accumulation_steps": values.accumulated}
 
 
-def optimizer(values: Values, losses: Losses) -> dict[str, object]:
+def optimizer(values: Values, translation: Translation) -> dict[str, object]:
     training = values.training
     name = OPTIMIZERS.get(training.optimizer)
     if name is None:
-        losses.lost.append(f"optimizer {training.optimizer}: AdamW")
+        translation.lost.append(f"optimizer {training.optimizer}: AdamW")
     options = {"weight_decay": training.weight_decay, "betas": training.betas, "eps": training.eps}
     told = {key: value for key, value in options.items() if value is not None}
     return {"type": name or "AdamW", "params": {"lr": training.learning_rate, **told}}

@@ -2,22 +2,22 @@
 
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import flags
-from autoplan.targets.plan_figures import INEXACT, UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, UNPRICED, Translation, Values, mixed_recompute
 
 
 def megatron(values: Values) -> ExportedConfig:
-    training, losses = values.training, Losses(values.parallelism)
+    training, translation = values.training, Translation(values.parallelism)
     if values.parallelism.pipeline_schedule not in ("1f1b", "interleaved", None) and (values.parallelism.pp or 1) > 1:
-        losses.instead("Megatron runs 1F1B, interleaved or not", pipeline_schedule="1f1b", virtual_stages=1)
+        translation.instead("Megatron runs 1F1B, interleaved or not", pipeline_schedule="1f1b", virtual_stages=1)
     if (values.parallelism.zero or 0) > 1:
-        losses.instead("its distributed optimizer is ZeRO-1", zero=1)
-    losses.without("offload", "tensor", "tensor_system", *INEXACT)
-    mixed_recompute(values.record, losses)
-    p = losses.parallelism
+        translation.instead("its distributed optimizer is ZeRO-1", zero=1)
+    translation.without("offload", "tensor", "tensor_system", *INEXACT)
+    mixed_recompute(values.record, translation)
+    p = translation.parallelism
     virtual, pp = p.virtual_stages or 1, p.pp or 1
     each = values.layers // (pp * virtual)
     if values.layers % (pp * virtual):
-        losses.lost.append(f"{values.layers} layers on {pp * virtual} stages: Megatron wants as many on each")
+        translation.lost.append(f"{values.layers} layers on {pp * virtual} stages: Megatron wants as many on each")
     full = p.recompute == "full"
     options: dict[str, object] = {
         "tensor-model-parallel-size": p.tp or 1,
@@ -39,20 +39,20 @@ def megatron(values: Values) -> ExportedConfig:
         "seq-length": values.sequence,
         "bf16": training.precision.startswith("bf16"),
         "fp16": training.precision.startswith("fp16"),
-        "optimizer": optimizer(values, losses),
+        "optimizer": optimizer(values, translation),
         "lr": training.learning_rate,
         "weight-decay": training.weight_decay,
         "adam-beta1": training.betas[0] if training.betas else None,
         "adam-beta2": training.betas[1] if training.betas else None,
         "clip-grad": training.clip_grad_norm or 0.0,
     }
-    losses.lost.append(UNPRICED)
-    return ExportedConfig("megatron", "megatron.args", flags(options), p, tuple(losses.lost))
+    translation.lost.append(UNPRICED)
+    return ExportedConfig("megatron", "megatron.args", flags(options), p, tuple(translation.lost))
 
 
-def optimizer(values: Values, losses: Losses) -> str:
+def optimizer(values: Values, translation: Translation) -> str:
     name = values.training.optimizer
     if name in ("adam", "adamw", "sgd", "muon"):
         return "adam" if name == "adamw" else name
-    losses.lost.append(f"optimizer {name}: adam")
+    translation.lost.append(f"optimizer {name}: adam")
     return "adam"

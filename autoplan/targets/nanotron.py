@@ -2,21 +2,21 @@
 
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import yaml
-from autoplan.targets.plan_figures import INEXACT, TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, TORCH_DTYPES, UNPRICED, Translation, Values, mixed_recompute
 
 
 def nanotron(values: Values) -> ExportedConfig:
-    training, losses = values.training, Losses(values.parallelism)
+    training, translation = values.training, Translation(values.parallelism)
     if (values.parallelism.zero or 0) > 1:
-        losses.instead("it shards the optimizer alone", zero=1)
+        translation.instead("it shards the optimizer alone", zero=1)
     if values.parallelism.pipeline_schedule not in ("1f1b", "gpipe", None) and (values.parallelism.pp or 1) > 1:
-        losses.instead("its engines are 1f1b and afab", pipeline_schedule="1f1b", virtual_stages=1)
+        translation.instead("its engines are 1f1b and afab", pipeline_schedule="1f1b", virtual_stages=1)
     if values.parallelism.recompute == "selective":
-        losses.instead("it recomputes whole layers", recompute="full")
-    losses.without("offload", "tensor", "tensor_system", *INEXACT)
-    losses.instead("it shards over all of dp", dp_replicate=1)
-    mixed_recompute(values.record, losses)
-    p = losses.parallelism
+        translation.instead("it recomputes whole layers", recompute="full")
+    translation.without("offload", "tensor", "tensor_system", *INEXACT)
+    translation.instead("it shards over all of dp", dp_replicate=1)
+    mixed_recompute(values.record, translation)
+    p = translation.parallelism
     config = {
         "parallelism": {
             "dp": values.replicas,
@@ -44,6 +44,6 @@ def nanotron(values: Values) -> ExportedConfig:
         "model": {"dtype": TORCH_DTYPES.get(training.precision, "float32")},
     }
     if training.optimizer not in ("adam", "adamw"):
-        losses.lost.append(f"optimizer {training.optimizer}: adamW")
-    losses.lost.append(UNPRICED)
-    return ExportedConfig("nanotron", "nanotron.yaml", yaml(config), p, tuple(losses.lost))
+        translation.lost.append(f"optimizer {training.optimizer}: adamW")
+    translation.lost.append(UNPRICED)
+    return ExportedConfig("nanotron", "nanotron.yaml", yaml(config), p, tuple(translation.lost))

@@ -67,8 +67,8 @@ def values_of(record: PlanRecord) -> Values:
     )  # fmt: skip
 
 
-class Losses:
-    """What a trainer can't be told, gathered while its configuration is written."""
+class Translation:
+    """The parallelism as a trainer can be told it, and what is lost of the plan's by that."""
 
     def __init__(self, parallelism: Parallelism) -> None:
         one = parallelism.tensor is not None and len(parallelism.tensor) == 1  # an axis like any other
@@ -123,10 +123,10 @@ class Losses:
             )
 
 
-def mixed_recompute(record: PlanRecord, losses: Losses) -> None:
+def mixed_recompute(record: PlanRecord, translation: Translation) -> None:
     """A trainer recomputes every layer alike."""
     repeated = sum(n for n in Counter(s.block for s in record.model.segments).values() if n > 1)
     again = sum(stage.recompute + stage.selective for stage in record.chosen.stages)
-    p = losses.parallelism
+    p = translation.parallelism
     if p.recompute not in (None, "none") and again < repeated:
-        losses.lost.append(f"recomputation of {again} of {repeated} layers: all of them, {p.recompute}")
+        translation.lost.append(f"recomputation of {again} of {repeated} layers: all of them, {p.recompute}")

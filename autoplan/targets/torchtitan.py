@@ -6,51 +6,51 @@ The model, its data and its optimizer are a configuration function's; the option
 from autoplan.option_values import ON_DISK
 from autoplan.targets.config import ExportedConfig
 from autoplan.targets.config_text import flags
-from autoplan.targets.plan_figures import INEXACT, TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import INEXACT, TORCH_DTYPES, UNPRICED, Translation, Values, mixed_recompute
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
 OPTIMIZERS = ("adamw", "adam", "muon")
 
 
 def torchtitan(values: Values) -> ExportedConfig:
-    losses = Losses(values.parallelism)
+    translation = Translation(values.parallelism)
     if values.parallelism.zero == 1:
-        losses.instead("FSDP2 shards gradients, too", zero=2)
+        translation.instead("FSDP2 shards gradients, too", zero=2)
     if values.parallelism.continuous:
-        losses.instead("its schedules are synchronous", pipeline_schedule="1f1b")
+        translation.instead("its schedules are synchronous", pipeline_schedule="1f1b")
     if values.parallelism.offload == "optimizer":
-        losses.instead("it offloads parameters and the optimizer together", offload="parameters")
+        translation.instead("it offloads parameters and the optimizer together", offload="parameters")
     if values.parallelism.offload in ("activations", ON_DISK):
-        losses.without("offload")
+        translation.without("offload")
     if (values.parallelism.ep or 1) > 1:
-        losses.instead("it doesn't split an expert", etp=1)
-    losses.without("tensor", "tensor_system", *INEXACT)
-    mixed_recompute(values.record, losses)
-    p = losses.parallelism
+        translation.instead("it doesn't split an expert", etp=1)
+    translation.without("tensor", "tensor_system", *INEXACT)
+    mixed_recompute(values.record, translation)
+    p = translation.parallelism
     options = {
-        **{f"training.{name}": value for name, value in training(values, losses).items()},
-        **{f"parallelism.{name}": value for name, value in parallelism(values, losses).items()},
+        **{f"training.{name}": value for name, value in training(values, translation).items()},
+        **{f"parallelism.{name}": value for name, value in parallelism(values, translation).items()},
         "compile.enable": values.training.compile,
     }
-    losses.lost.append(UNPRICED)
+    translation.lost.append(UNPRICED)
     text = f"{flags(options).rstrip()} \\\nactivation_checkpoint:{p.recompute or 'none'}\n"  # a choice stands last
-    return ExportedConfig("torchtitan", "torchtitan.args", text, p, tuple(losses.lost))
+    return ExportedConfig("torchtitan", "torchtitan.args", text, p, tuple(translation.lost))
 
 
-def training(values: Values, losses: Losses) -> dict[str, object]:
+def training(values: Values, translation: Translation) -> dict[str, object]:
     """The training's section; says what of it has another place, or none."""
-    asked, p = values.training, losses.parallelism
+    asked, p = values.training, translation.parallelism
     param = "bfloat16" if asked.precision.startswith("bf16") else "float32"
     if asked.precision not in ("fp32", "bf16", "bf16-mixed"):
-        losses.lost.append(f"precision {asked.precision}: {param}")
+        translation.lost.append(f"precision {asked.precision}: {param}")
     sharded = (p.zero and values.replicas > 1) or (p.cp or 1) > 1
     if asked.precision == "bf16-mixed" and not sharded and (p.tp or 1) * (p.pp or 1) > 1:
-        losses.lost.append("precision bf16-mixed without FSDP, beside tp or pp: float32")
+        translation.lost.append("precision bf16-mixed without FSDP, beside tp or pp: float32")
     if asked.reduce_dtype == "bf16":
-        losses.lost.append("reduce_dtype=bf16: float32")
+        translation.lost.append("reduce_dtype=bf16: float32")
     name = asked.optimizer if asked.optimizer in OPTIMIZERS else "adamw"
     given = f"{name} with lr={asked.learning_rate}"
-    losses.lost.append(f"optimizer {asked.optimizer}: the configuration function's, to be given {given}")
+    translation.lost.append(f"optimizer {asked.optimizer}: the configuration function's, to be given {given}")
     pipelined = (p.pp or 1) > 1
     return {
         "local_batch_size": values.micro_batch * (values.accumulated if pipelined else 1),  # a pipeline cuts it
@@ -64,9 +64,9 @@ def training(values: Values, losses: Losses) -> dict[str, object]:
     }
 
 
-def parallelism(values: Values, losses: Losses) -> dict[str, object]:
+def parallelism(values: Values, translation: Translation) -> dict[str, object]:
     """The parallelism's section. Stages are of as many layers each, where that goes."""
-    p = losses.parallelism
+    p = translation.parallelism
     replicates = (p.dp_replicate or 1) if p.zero else values.replicas
     options: dict[str, object] = {
         "data_parallel_replicate_degree": replicates,
