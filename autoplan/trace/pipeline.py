@@ -33,7 +33,7 @@ from autoplan.trace.passes.clean import split_projections, split_weights, used, 
 from autoplan.trace.passes.dense_experts import routed
 from autoplan.trace.passes.recurrence import rolled
 from autoplan.trace.passes.views import short_views
-from autoplan.trace.repeats.copying import Kept, fake_copy, fake_like, fake_mode, original_name
+from autoplan.trace.repeats.copying import KeptChildren, fake_copy, fake_like, fake_mode, original_name
 from autoplan.trace.repeats.finding import find_runs, kept_children
 
 
@@ -75,7 +75,7 @@ def from_repeats(
 
 
 def flat_of(
-    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[Kept],
+    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[KeptChildren],
     evaluated: bool = False,
 ) -> Flat:  # fmt: skip
     """The canonical nodes of the model, with these children of its lists alone."""
@@ -84,7 +84,7 @@ def flat_of(
 
 
 def flat_within(
-    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[Kept],
+    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[KeptChildren],
     evaluated: bool, forms: Sequence[Form] = (),
 ) -> Flat:  # fmt: skip
     """forms  of calls of the user's own functions, in the place of these"""
@@ -137,7 +137,7 @@ def surroundings(training: bool) -> Iterator[None]:
         yield
 
 
-def naming(model: nn.Module, twin: nn.Module, batch: Sequence[str], kept: Sequence[Kept]) -> Names:
+def naming(model: nn.Module, twin: nn.Module, batch: Sequence[str], kept: Sequence[KeptChildren]) -> Names:
     """Names of the user's model for those of the exported wrapper, which holds its copy as ``model``."""
     lists = {k.path: k for k in kept}
     canonical = {alias: name for name, aliases in aliases_of(model).items() for alias in aliases}

@@ -23,8 +23,8 @@ Reductions = deque[deque[Callable[[], None]]]
 
 
 @dataclass
-class Kept:
-    """Of one microbatch.
+class InFlight:
+    """What a stage keeps of one microbatch, from its forward to its backward.
 
     edges      of each result that has gradients, in the order of these; None where no parameter or input is behind it
     inputs     those that have gradients, as leaves
@@ -53,7 +53,7 @@ class PipelineStage:
 
     def begin(self, scale: Scale) -> None:
         """A new step. ``scale`` is applied to each loss whose gradients are computed."""
-        self.kept: dict[int, Kept] = {}
+        self.kept: dict[int, InFlight] = {}
         self.losses: list[Tensor] = []
         self.scale = scale
         self.left = self.count
@@ -85,7 +85,7 @@ class PipelineStage:
             self.losses.append(results[0].detach())
             results = (self.scale(results[0]),)
         edges = [get_gradient_edge(y) if y.requires_grad else None for y in results if y.is_floating_point()]
-        self.kept[microbatch if number is None else number] = Kept(edges, inputs)
+        self.kept[microbatch if number is None else number] = InFlight(edges, inputs)
         return () if self.last else tuple(y.detach() for y in results)
 
     def backward(self, microbatch: int, received: Message) -> Message:
@@ -125,7 +125,7 @@ class PipelineStage:
         if units := deque(reductions(self.module)):
             self.unreduced.append(units)
 
-    def roots(self, kept: Kept, received: Message) -> tuple[list[GradientEdge], list[Tensor | None]]:
+    def roots(self, kept: InFlight, received: Message) -> tuple[list[GradientEdge], list[Tensor | None]]:
         """Where gradients enter, and which."""
         gradients = (None,) if self.last else received  # a loss' own is 1
         pairs = [(edge, g) for edge, g in zip(kept.edges, gradients, strict=True) if edge is not None]

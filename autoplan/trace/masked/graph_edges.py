@@ -13,7 +13,7 @@ from autoplan.ir.graph import Ref
 from autoplan.rules.registry import broadcast_shape
 from autoplan.trace.builder import Builder, Value
 from autoplan.trace.canonical_forms import positive, positives
-from autoplan.trace.masked.kept_rows import Kept
+from autoplan.trace.masked.masked_rows import MaskedRows
 
 Form = Callable[..., Value]
 
@@ -56,7 +56,7 @@ def moved(
     known = FORMS.get(op)
     if known is not None and kwargs.keys() <= {"include_self", "alpha"}:
         return known(b, *args, **kwargs)
-    if op in ALIKE and isinstance(args[0], Kept):
+    if op in ALIKE and isinstance(args[0], MaskedRows):
         return canonical(op, (args[0].rows, *args[1:]), kwargs)
     if pointwise or op in BESIDE:
         return elementwise(b, op, args, kwargs, canonical)
@@ -67,7 +67,7 @@ def elementwise(
     b: Builder, op: str, args: Sequence[Value], kwargs: Mapping[str, Value], canonical: Callable[..., Value]
 ) -> Value:
     """Edges meet their own: one mask, at one dim from the back, along which all else is alike."""
-    several = [arg for arg in args if isinstance(arg, Kept)]
+    several = [arg for arg in args if isinstance(arg, MaskedRows)]
     if not several:
         return None
     first, back = several[0], from_back(b, several[0])
@@ -75,21 +75,21 @@ def elementwise(
     beside = all(len(shape) < back or shape[-back] == 1 for shape in others)
     if not beside or any((each.name, from_back(b, each)) != (first.name, back) for each in several):
         return None
-    result = canonical(op, tuple(arg.rows if isinstance(arg, Kept) else arg for arg in args), kwargs)
+    result = canonical(op, tuple(arg.rows if isinstance(arg, MaskedRows) else arg for arg in args), kwargs)
     assert isinstance(result, Ref)
     return replace(first, rows=result, dim=len(b.shape(result)) - back)
 
 
-def from_back(b: Builder, kept: Kept) -> int:
+def from_back(b: Builder, kept: MaskedRows) -> int:
     return len(b.shape(kept.rows)) - kept.dim
 
 
-def size_of(b: Builder, x: Kept, dim: int) -> Count | int:
+def size_of(b: Builder, x: MaskedRows, dim: int) -> Count | int:
     size = b.shape(x.rows)[dim]
     return Count(size) if dim % len(b.shape(x.rows)) == x.dim else size
 
 
-def select(b: Builder, x: Kept, dim: int, index: int) -> Kept | None:
+def select(b: Builder, x: MaskedRows, dim: int, index: int) -> MaskedRows | None:
     dim = positive(dim, len(b.shape(x.rows)))
     if dim == x.dim:
         return None
@@ -97,12 +97,12 @@ def select(b: Builder, x: Kept, dim: int, index: int) -> Kept | None:
                    dim=x.dim - (dim < x.dim))  # fmt: skip
 
 
-def unsqueeze(b: Builder, x: Kept, dim: int) -> Kept:
+def unsqueeze(b: Builder, x: MaskedRows, dim: int) -> MaskedRows:
     dim = positive(dim, len(b.shape(x.rows)) + 1)
     return replace(x, rows=b.emit("aten.unsqueeze.default", x.rows, dim), dim=x.dim + (dim <= x.dim))
 
 
-def reshape(b: Builder, x: Kept, sizes: Sequence[Value]) -> Kept | None:
+def reshape(b: Builder, x: MaskedRows, sizes: Sequence[Value]) -> MaskedRows | None:
     """Where the edges' dim stays one: what stands before it is as large as before."""
     shape = b.shape(x.rows)
     told = [size.most if isinstance(size, Count) else size for size in sizes]
@@ -116,7 +116,7 @@ def reshape(b: Builder, x: Kept, sizes: Sequence[Value]) -> Kept | None:
     return replace(x, rows=b.reshape(x.rows, whole), dim=at[-1])
 
 
-def expand(b: Builder, x: Kept, sizes: Sequence[Value], *_: object) -> Kept:
+def expand(b: Builder, x: MaskedRows, sizes: Sequence[Value], *_: object) -> MaskedRows:
     ahead = len(sizes) - len(b.shape(x.rows))
     own = (*(1 for _ in range(ahead)), *b.shape(x.rows))
     told = [size.most if isinstance(size, Count) else size for size in sizes]
@@ -124,36 +124,37 @@ def expand(b: Builder, x: Kept, sizes: Sequence[Value], *_: object) -> Kept:
     return replace(x, rows=b.expand(x.rows, shape), dim=x.dim + ahead)
 
 
-def expand_as(b: Builder, x: Kept | Ref, other: Kept | Ref) -> Kept | None:
+def expand_as(b: Builder, x: MaskedRows | Ref, other: MaskedRows | Ref) -> MaskedRows | None:
     """Like another tensor of as many edges, or of one edge that stands for all."""
     if isinstance(x, Ref):
         return None
-    like = other.rows if isinstance(other, Kept) else other
-    if isinstance(other, Kept) and (other.name, from_back(b, other)) != (x.name, from_back(b, x)):
+    like = other.rows if isinstance(other, MaskedRows) else other
+    if isinstance(other, MaskedRows) and (other.name, from_back(b, other)) != (x.name, from_back(b, x)):
         return None
     return expand(b, x, broadcast_shape(b.shape(x.rows), b.shape(like)))
 
 
-def cat(b: Builder, parts: Sequence[Value], dim: int = 0) -> Kept | None:
+def cat(b: Builder, parts: Sequence[Value], dim: int = 0) -> MaskedRows | None:
     """Beside edges that nothing drops, or that another mask keeps."""
-    several = [part for part in parts if isinstance(part, Kept)]
+    several = [part for part in parts if isinstance(part, MaskedRows)]
     dim = positive(dim, len(b.shape(several[0].rows)))
     if any(part.dim != dim for part in several):
         return None
-    rows = [part.rows if isinstance(part, Kept) else part for part in parts]
+    rows = [part.rows if isinstance(part, MaskedRows) else part for part in parts]
     assert all(isinstance(row, Ref) for row in rows)
     sizes = [b.shape(row)[dim] for row in rows]
-    masks = [p.mask if isinstance(p, Kept) else b.full((n,), True, "bool") for p, n in zip(parts, sizes, strict=True)]
-    name = ",".join(p.name if isinstance(p, Kept) else str(n) for p, n in zip(parts, sizes, strict=True))
-    return Kept(b.emit("aten.cat.default", tuple(rows), dim), b.emit("aten.cat.default", tuple(masks), 0),
+    sized = [*zip(parts, sizes, strict=True)]
+    masks = [part.mask if isinstance(part, MaskedRows) else b.full((n,), True, "bool") for part, n in sized]
+    name = ",".join(part.name if isinstance(part, MaskedRows) else str(n) for part, n in sized)
+    return MaskedRows(b.emit("aten.cat.default", tuple(rows), dim), b.emit("aten.cat.default", tuple(masks), 0),
                 f"({name})", dim)  # fmt: skip
 
 
 def reads(op: str) -> Form:
     """x[edges] along one dim: dropped edges name nodes, too."""
 
-    def read(b: Builder, x: Value, dim: int, edges: Value) -> Kept | None:
-        if not isinstance(x, Ref) or not isinstance(edges, Kept) or len(b.shape(edges.rows)) != 1:
+    def read(b: Builder, x: Value, dim: int, edges: Value) -> MaskedRows | None:
+        if not isinstance(x, Ref) or not isinstance(edges, MaskedRows) or len(b.shape(edges.rows)) != 1:
             return None
         dim = positive(dim, len(b.shape(x)))
         return replace(edges, rows=b.emit(op, x, dim, edges.rows), dim=dim)
@@ -161,29 +162,29 @@ def reads(op: str) -> Form:
     return read
 
 
-def index(b: Builder, x: Value, indices: Sequence[Value]) -> Kept | None:
-    if isinstance(x, Kept):
+def index(b: Builder, x: Value, indices: Sequence[Value]) -> MaskedRows | None:
+    if isinstance(x, MaskedRows):
         return fewer(b, x, indices)
     given = [(dim, one) for dim, one in enumerate(indices) if one is not None]
     return reads("aten.index_select.default")(b, x, *given[0]) if len(given) == 1 else None  # type: ignore[return-value]
 
 
-def fewer(b: Builder, x: Kept, indices: Sequence[Value]) -> Kept | None:
+def fewer(b: Builder, x: MaskedRows, indices: Sequence[Value]) -> MaskedRows | None:
     """x[mask] of what a mask keeps already, along the same dim: what both keep."""
     mask = indices[0]
-    if len(indices) != 1 or not isinstance(mask, Kept) or mask.name != x.name or x.dim:
+    if len(indices) != 1 or not isinstance(mask, MaskedRows) or mask.name != x.name or x.dim:
         return None
     if b.type(mask.rows).dtype != "bool":
         return None
     both = b.emit("aten.logical_and.default", x.mask, mask.rows)
-    return Kept(x.rows, both, f"{mask.rows.name} of {x.name}")
+    return MaskedRows(x.rows, both, f"{mask.rows.name} of {x.name}")
 
 
-def filled(b: Builder, source: Value, edges: Kept, value: float, dim: int) -> Ref | None:
+def filled(b: Builder, source: Value, edges: MaskedRows, value: float, dim: int) -> Ref | None:
     """What edges bring, with a value in place of what dropped ones would; of one that stands for all, all of them."""
-    if isinstance(source, Kept) and (source.name, source.dim) != (edges.name, dim):
+    if isinstance(source, MaskedRows) and (source.name, source.dim) != (edges.name, dim):
         return None
-    rows = source.rows if isinstance(source, Kept) else source
+    rows = source.rows if isinstance(source, MaskedRows) else source
     assert isinstance(rows, Ref)
     count = b.shape(edges.mask)[0]
     shape = list(b.shape(rows))
@@ -196,14 +197,14 @@ def filled(b: Builder, source: Value, edges: Kept, value: float, dim: int) -> Re
 
 
 def scatter_add(b: Builder, x: Value, dim: int, edges: Value, source: Value) -> Value:
-    if not isinstance(x, Ref) or not isinstance(edges, Kept) or positive(dim, len(b.shape(x))) != edges.dim:
+    if not isinstance(x, Ref) or not isinstance(edges, MaskedRows) or positive(dim, len(b.shape(x))) != edges.dim:
         return None
     rows = filled(b, source, edges, 0, edges.dim)
     return None if rows is None else b.emit("aten.scatter_add.default", x, edges.dim, edges.rows, rows)
 
 
 def index_add(b: Builder, x: Value, dim: int, edges: Value, source: Value, *, alpha: float = 1) -> Value:
-    if not isinstance(x, Ref) or not isinstance(edges, Kept) or alpha != 1:
+    if not isinstance(x, Ref) or not isinstance(edges, MaskedRows) or alpha != 1:
         return None
     dim = positive(dim, len(b.shape(x)))
     rows = filled(b, source, edges, 0, dim)
@@ -214,7 +215,7 @@ def scatter_reduce(
     b: Builder, x: Value, dim: int, edges: Value, source: Value, reduce: str, include_self: bool = True
 ) -> Value:
     """A greatest or least value; a target that no edge leads to keeps what it had."""
-    if not isinstance(x, Ref) or not isinstance(edges, Kept) or edges.dim != positive(dim, len(b.shape(x))):
+    if not isinstance(x, Ref) or not isinstance(edges, MaskedRows) or edges.dim != positive(dim, len(b.shape(x))):
         return None
     if reduce == "sum" and include_self:
         return scatter_add(b, x, dim, edges, source)
@@ -232,12 +233,12 @@ def scatter_reduce(
 def index_put(b: Builder, x: Value, indices: Sequence[Value], kept: Value, accumulate: bool = False) -> Value:
     """x[mask] = what was computed of the rows that the same mask keeps."""
     mask = indices[0]
-    if isinstance(x, Kept) and isinstance(mask, Kept) and isinstance(kept, Kept):
+    if isinstance(x, MaskedRows) and isinstance(mask, MaskedRows) and isinstance(kept, MaskedRows):
         within = fewer(b, x, indices)
         same = within is not None and within.name == kept.name and not kept.dim and not accumulate
         rows = index_put(b, x.rows, [mask.rows], replace(kept, name=mask.rows.name)) if same else None
         return replace(x, rows=rows) if isinstance(rows, Ref) else None
-    if not isinstance(x, Ref) or not isinstance(kept, Kept) or not isinstance(mask, Ref) or len(indices) != 1:
+    if not isinstance(x, Ref) or not isinstance(kept, MaskedRows) or not isinstance(mask, Ref) or len(indices) != 1:
         return None
     if accumulate or kept.dim or mask.name != kept.name:
         return None
@@ -245,7 +246,7 @@ def index_put(b: Builder, x: Value, indices: Sequence[Value], kept: Value, accum
     return b.emit("aten.where.self", mask, b.cast(b.reshape(kept.rows, b.shape(x)), b.type(x).dtype), x)
 
 
-def sum_along(b: Builder, x: Kept, dims: Sequence[int], keepdim: bool = False) -> Kept | None:
+def sum_along(b: Builder, x: MaskedRows, dims: Sequence[int], keepdim: bool = False) -> MaskedRows | None:
     rank = len(b.shape(x.rows))
     along = positives(tuple(dims), rank)
     if x.dim in along:
@@ -257,7 +258,7 @@ def sum_along(b: Builder, x: Kept, dims: Sequence[int], keepdim: bool = False) -
 def extreme(op: str) -> Form:
     """The greatest or least of all that is kept."""
 
-    def taken(b: Builder, x: Kept) -> Ref | None:
+    def taken(b: Builder, x: MaskedRows) -> Ref | None:
         rows = filled(b, x, x, REDUCED[op], x.dim) if b.type(x.rows).floating else None
         return None if rows is None else b.emit(f"aten.{op}.default", rows, tuple(range(len(b.shape(rows)))), False)
 

@@ -14,7 +14,7 @@ from autoplan.errors import TraceError
 from autoplan.ir.graph import Ref, TensorType
 from autoplan.trace.builder import Builder, Value
 from autoplan.trace.masked.graph_edges import Count, counted, making, moved
-from autoplan.trace.masked.kept_rows import Kept
+from autoplan.trace.masked.masked_rows import MaskedRows
 
 IGNORED = -100
 NONE, MEAN = 0, 1  # ATen's enumeration of reductions
@@ -30,7 +30,7 @@ ALONG = {"aten.softmax.int": 1, "aten.log_softmax.int": 1}  # operators of rows,
 Canonical = Callable[[str, tuple[Value, ...], Mapping[str, Value]], Value]
 
 
-def kept(b: Builder, op: str, args: Sequence[Value]) -> Kept | None:
+def kept(b: Builder, op: str, args: Sequence[Value]) -> MaskedRows | None:
     """What an index by one mask over the leading dims keeps, or ``masked_select``; None for any other operator."""
     if op == "aten.masked_select.default":
         return selected(b, args)
@@ -40,19 +40,19 @@ def kept(b: Builder, op: str, args: Sequence[Value]) -> Kept | None:
     assert isinstance(indices, tuple)
     first = indices[-1]
     if len(indices) == 2 and indices[0] is None and isinstance(first, Ref) and b.type(first).dtype == "bool":
-        return Kept(x, first, first.name, 1) if len(b.shape(first)) == 1 else None
+        return MaskedRows(x, first, first.name, 1) if len(b.shape(first)) == 1 else None
     if len(indices) != 1 or not isinstance(first, Ref) or b.type(first).dtype != "bool":
         return None
     size, rest = math.prod(b.shape(first)), b.shape(x)[len(b.shape(first)) :]
-    return Kept(b.reshape(x, (size, *rest)), b.reshape(first, (size,)), first.name)
+    return MaskedRows(b.reshape(x, (size, *rest)), b.reshape(first, (size,)), first.name)
 
 
-def selected(b: Builder, args: Sequence[Value]) -> Kept | None:
+def selected(b: Builder, args: Sequence[Value]) -> MaskedRows | None:
     x, mask = args
     if not isinstance(x, Ref) or not isinstance(mask, Ref) or b.shape(x) != b.shape(mask):
         return None
     size = math.prod(b.shape(mask))
-    return Kept(b.reshape(x, (size,)), b.reshape(mask, (size,)), mask.name)
+    return MaskedRows(b.reshape(x, (size,)), b.reshape(mask, (size,)), mask.name)
 
 
 def sized(op: str, args: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -74,8 +74,8 @@ def added(summands: Value) -> Count:
     raise refused("a sum", "it takes how many they are")
 
 
-def found(argument: Value) -> Iterator[Kept]:
-    if isinstance(argument, Kept):
+def found(argument: Value) -> Iterator[MaskedRows]:
+    if isinstance(argument, MaskedRows):
         yield argument
     elif isinstance(argument, tuple):
         for item in argument:
@@ -84,7 +84,7 @@ def found(argument: Value) -> Iterator[Kept]:
 
 def plain(argument: Value) -> Value:
     """An argument with all rows in place of those that are kept."""
-    if isinstance(argument, Kept):
+    if isinstance(argument, MaskedRows):
         return argument.rows
     return tuple(map(plain, argument)) if isinstance(argument, tuple) else argument
 
@@ -104,24 +104,24 @@ def apply(
     if len({each.name for each in several}) > 1:
         raise refused(name, "it takes what different masks keep")
     given = tuple(map(plain, args))
-    if name == SEQUENCES and isinstance(args[1], Kept):
+    if name == SEQUENCES and isinstance(args[1], MaskedRows):
         count = b.shape(given[0])[1]  # of rows, of each of which the mask keeps some targets, wherever they stand
         targets, valid = (b.reshape(x, (count, b.shape(x)[0] // count)) for x in (args[1].rows, one.mask))
         return canonical(name, (given[0], targets, *given[2:]), {**kwargs, "valid": valid})
-    if name in CLASS_LOSSES and isinstance(args[1], Kept) and not b.type(args[1].rows).floating:
+    if name in CLASS_LOSSES and isinstance(args[1], MaskedRows) and not b.type(args[1].rows).floating:
         place = 5 if name in CLASS_LOSSES[1:] else 4
         ignored = args[place] if len(args) > place else kwargs.get("ignore_index", IGNORED)
         reduction = args[3] if len(args) > 3 else kwargs.get("reduction", MEAN)
         target = b.emit("aten.masked_fill.Scalar", given[1], left_out(b, one, args[1].rows), ignored)
         result = canonical(name, (given[0], target, *given[2:]), kwargs)
-        return Kept(result, one.mask, one.name) if reduction == NONE and isinstance(result, Ref) else result
+        return MaskedRows(result, one.mask, one.name) if reduction == NONE and isinstance(result, Ref) else result
     if name in LOSSES:
         place = LOSSES[name]
         reduction = args[place] if len(args) > place else kwargs.get("reduction", MEAN)
         own = {key: value for key, value in kwargs.items() if key != "reduction"}
         each = canonical(name, (*given[:place], *([None] * (place - len(given))), NONE, *given[place + 1 :]), own)
         assert isinstance(each, Ref)
-        rows = Kept(each, one.mask, one.name)
+        rows = MaskedRows(each, one.mask, one.name)
         return rows if reduction == NONE else summed(b, rows, mean=reduction == MEAN)
     if name in ("aten.sum.default", "aten.mean.default"):
         return summed(b, one, mean="mean" in name)
@@ -133,18 +133,18 @@ def apply(
         result = canonical(name, given, {key: plain(value) for key, value in kwargs.items()})
         assert isinstance(result, Ref)
         if b.shape(result)[:1] == b.shape(one.mask):
-            return Kept(result, one.mask, one.name)
+            return MaskedRows(result, one.mask, one.name)
     raise refused(name, "it mixes the rows that are kept, or asks how many they are")
 
 
-def beside(b: Builder, several: Sequence[Kept], args: Sequence[Value]) -> bool:
+def beside(b: Builder, several: Sequence[MaskedRows], args: Sequence[Value]) -> bool:
     """Whether rows meet their own: what is kept has one rank, and all else is the same for every row."""
     ranks = {len(b.shape(each.rows)) for each in several}
     others = [b.shape(arg) for arg in args if isinstance(arg, Ref)]
     return len(ranks) == 1 and all(len(s) < max(ranks) or (len(s) == max(ranks) and s[0] == 1) for s in others)
 
 
-def apart(b: Builder, one: Kept, dim: int) -> bool:
+def apart(b: Builder, one: MaskedRows, dim: int) -> bool:
     """Whether a dim isn't the rows'."""
     return dim % len(b.shape(one.rows)) != 0
 
@@ -154,13 +154,13 @@ def refused(op: str, cause: str) -> TraceError:
     return TraceError(f"{op} of x[mask]", cause, remedy)
 
 
-def left_out(b: Builder, one: Kept, like: Ref) -> Ref:
+def left_out(b: Builder, one: MaskedRows, like: Ref) -> Ref:
     """What is not kept, in front of the dims of a row."""
     dropped = b.emit("aten.bitwise_not.default", one.mask)
     return b.reshape(dropped, (*b.shape(one.mask), *(1 for _ in b.shape(like)[1:])))
 
 
-def summed(b: Builder, one: Kept, *, mean: bool) -> Ref:
+def summed(b: Builder, one: MaskedRows, *, mean: bool) -> Ref:
     """The sum over all elements that are kept; of a mean the count is made before the first microbatch."""
     zeroed = b.emit("aten.masked_fill.Scalar", one.rows, left_out(b, one, one.rows), 0)
     total = b.emit("aten.sum.default", zeroed)

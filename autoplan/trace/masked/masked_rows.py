@@ -6,7 +6,7 @@ from autoplan.ir.graph import Ref
 
 
 @dataclass(frozen=True)
-class Kept:
+class MaskedRows:
     """The rows that a mask keeps.
 
     rows   all of them

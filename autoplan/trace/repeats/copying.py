@@ -21,7 +21,7 @@ from autoplan.trace.repeats.per_child import rearranged
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptChildren:
     """Which children of a ModuleList or Sequential the copy holds, by their index in the original."""
 
     path: str
@@ -39,7 +39,7 @@ def fake_like(tensor: torch.Tensor, mode: FakeTensorMode, dtype: str | None) -> 
         return torch.empty(tensor.shape, dtype=kind)
 
 
-def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str | None, kept: Iterable[Kept]) -> nn.Module:
+def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str | None, kept: Iterable[KeptChildren]) -> nn.Module:
     """The copy. Parameters come in the compute dtype (None: in their own), buffers in their own, or in float32 as the
     parameters of a model in float64, which is traced as its narrower self; children not kept are gone.
 
@@ -93,7 +93,7 @@ def drop_children(parent: nn.Module, children: Iterable[int]) -> None:
         parent.add_module(str(index), child)
 
 
-def original_name(name: str, kept: Mapping[str, Kept]) -> str:
+def original_name(name: str, kept: Mapping[str, KeptChildren]) -> str:
     """The original's name of something in the copy: list positions become the original's."""
     parts = name.split(".")
     for depth in range(len(parts)):

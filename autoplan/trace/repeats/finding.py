@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from autoplan.trace.blocks import Run
-from autoplan.trace.repeats.copying import Kept
+from autoplan.trace.repeats.copying import KeptChildren
 from autoplan.trace.repeats.per_child import lists_of, plain, rearranged, settings_by_child
 from autoplan.trace.repeats.positions import tells_apart
 
@@ -54,7 +54,7 @@ def repeats_of(kinds: Sequence[object], start: int, period: int) -> int:
     return count if start + period <= len(kinds) else 0
 
 
-def kept_children(model: nn.Module, found: Sequence[Run]) -> tuple[Kept, ...]:
+def kept_children(model: nn.Module, found: Sequence[Run]) -> tuple[KeptChildren, ...]:
     """What the copy holds of each list that has runs: two repeats of each, and all that doesn't repeat.
 
     Nothing is left out where what forward reads by a child's place can't be told to the copy.
@@ -68,7 +68,7 @@ def kept_children(model: nn.Module, found: Sequence[Run]) -> tuple[Kept, ...]:
             for index in range(run.start + TRACED * run.period, run.start + run.count * run.period)
         }
         children = range(len(list(model.get_submodule(path).children())))
-        kept.append(Kept(path, tuple(index for index in children if index not in dropped)))
+        kept.append(KeptChildren(path, tuple(index for index in children if index not in dropped)))
     told = rearranged(model, {k.path: k.children for k in kept})
     return tuple(kept) if told is not None else ()
 
