@@ -23,7 +23,7 @@ Product = tuple[Operator, Strategy]
 
 
 @dataclass(frozen=True)
-class Beside:
+class ChunkOverlap:
     """Of a redistribution in chunks, forward and backward.
 
     hidden_forward_s, hidden_backward_s  what products hide of it
@@ -42,11 +42,11 @@ class Beside:
         return Cost(ahead_s, back_s)
 
 
-def beside_products(prices: Prices, step: Collective, moved: Cost, products: Sequence[Product]) -> Beside:
+def beside_products(prices: Prices, step: Collective, moved: Cost, products: Sequence[Product]) -> ChunkOverlap:
     """Of a step in chunks, ``moved`` its seconds; the sum of gathered chunks' gradient isn't in it."""
     k, gathers = step.chunks, step.op == "all_gather"
     if k == 1:
-        return Beside()
+        return ChunkOverlap()
     whole, parts = Cost(), Cost()
     read_bytes = written_bytes = 0
     for operator, strategy in products:
@@ -61,10 +61,10 @@ def beside_products(prices: Prices, step: Collective, moved: Cost, products: Seq
     more_s = parts.forward_s - whole.forward_s + ahead_s
     hidden_s = hidden_part(prices, k, moved.forward_s, parts.forward_s + ahead_s)
     if step.chunks_back == 1 or not moved.backward_s:
-        return Beside(hidden_forward_s=hidden_s, more_forward_s=more_s)
+        return ChunkOverlap(hidden_forward_s=hidden_s, more_forward_s=more_s)
     back_s = copies_s(prices, k, read_bytes)
     inputs_s, chunks_s = (cost.backward_s - cost.weights_s for cost in (whole, parts))
-    return Beside(
+    return ChunkOverlap(
         hidden_s, hidden_part(prices, k, moved.backward_s, chunks_s + back_s), more_s, chunks_s - inputs_s + back_s
     )
 
