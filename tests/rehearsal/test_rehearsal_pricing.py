@@ -13,6 +13,7 @@ import pytest
 from autoplan import forbid
 from autoplan.errors import RehearsalError
 from autoplan.options import Parallelism
+from autoplan.rehearsal import rehearse
 from autoplan.rehearsal.pricing.parameter_calls import WHOLE
 from autoplan.rehearsal.pricing.price_check import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.priced_operators import places_of
@@ -112,6 +113,17 @@ def test_every_call_is_priced_and_every_priced_call_is_made(found: Rehearsed, pl
         assert account.holds, str(account)
         issued, unpriced = [c for c in trace.calls if c.kind in CROSSING], sum(c.count for c in account.left_out)
         assert unpriced <= 6 and unpriced < len(issued)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_step_of_fewer_microbatches_is_priced_as_one(tmp_path: Path, zero: int) -> None:
+    """As rehearsals of many microbatches run: ZeRO-3 gathers parameters, and both scatter gradients, in each."""
+    found = rehearsed(tmp_path / "out", replace(KINDS["zero 3"][2], zero=zero), 2)
+    (trace,) = rehearse.each_apart([(found.folder, 0, 1, False)])
+    assert not isinstance(trace, str), trace
+    assert trace.microbatches < next(iter(found.traces.values())).microbatches
+    account = balance(PlanPrices.of(found.record), trace)
+    assert account.holds, str(account)
 
 
 def test_an_edited_program_is_told(found: Rehearsed, plan: PlanPrices) -> None:

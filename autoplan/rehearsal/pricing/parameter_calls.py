@@ -54,6 +54,8 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         yield PricedCall("replicas", kind, over, many * total, 1, spent_s, parts=True, sometimes=seldom)
     elif data.shared and data.zero:
         counts = [count for at in intervals for count in costs.unit_gathers(at)]
+        if data.zero == 3:  # in each microbatch; fewer may run than are planned
+            counts = [count * share.microbatches // costs.candidate.microbatches for count in counts]
         scatters = share.microbatches if data.scatters_each else 1
         added_to, sums = row_padding(share, 1.0, frozen=data.zero == 3), row_padding(share, data.prices.summed)
         for gathers, (trained, frozen), more, beside in zip(counts, pairs, added_to, sums, strict=True):
