@@ -322,8 +322,7 @@ class Prices:
             for axis in self.mesh.device_axes
             if layout.state(axis.name) == R
         )
-        if any(layout.state(axis) == R for axis in self.mesh.operator_axes):
-            seconds += self.cold_s(COPY * count * local)
+        seconds += self.cold_s(COPY * count * local if self.summed_over(layout) else 0.0)
         update_s = count * float(update_seconds(self.optimizer_passes * local, self.device))
         added_s = count * self.added_s(local / self.stored)
         return (seconds + update_s) / self.microbatches + added_s
@@ -336,13 +335,16 @@ class Prices:
         used = layout_bytes(kind, layout, self.mesh)
         ends = (STREAMED, 2 * STREAMED)
         passes = self.optimizer_passes * self.stored
-        summing = [[self.collective_s("all-reduce", n, a) for n in ends] for a in self.mesh.operator_axes
-                   if layout.state(a) == R]  # fmt: skip
+        summing = [[self.collective_s("all-reduce", n, axis) for n in ends] for axis in self.summed_over(layout)]
         summing += [[self.cold_s(COPY * n) for n in ends]] if summing else []
         updating = [float(update_seconds(n, self.device)) for n in ends]
         adding = [self.added_s(n) for n in ends]
         once_s = self.stored * sum(more - less for less, more in summing) + passes * (updating[1] - updating[0])
         return used * (once_s / microbatches + adding[1] - adding[0]) / STREAMED
+
+    def summed_over(self, layout: Layout) -> list[str]:
+        """The operator axes over which a parameter's gradients are summed."""
+        return [a for a in self.mesh.operator_axes if layout.state(a) == R and self.mesh.size(a) > 1]
 
     def added_s(self, bytes: float, own: float = 1.0) -> float:
         """Seconds in a microbatch, on average, to add up the gradients of so many bytes of parameters: those of the

@@ -363,6 +363,8 @@ def test_gradients_that_are_summed_over_a_tensor_axis_are_copied_into_a_bucket()
     streamed_s = list_.stored_at_least_s(kind, whole, 1) - list_.stored_at_least_s(kind, kept, 1)
     copied_s = (list_.cold_s(4e9) - list_.cold_s(2e9)) * 512 * 512 * 4 / 1e9
     assert copied_s < streamed_s < summed_s
+    alone = prices(Mesh.of(dp=1, tp=1, mb=1))
+    assert alone.stored_s(kind, whole) == alone.stored_s(kind, kept)
 
 
 def test_gradients_in_another_dtype_than_their_sum_are_read_once() -> None:
