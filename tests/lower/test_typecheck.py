@@ -23,6 +23,7 @@ from autoplan.rules.registry import AxisStrategy, rule_of
 from autoplan.rules.strategies import Strategy, axis_strategies
 from autoplan.search.space.batch_axes import split_batch
 from tests.support.hand_made import chain, f32, llama, mlp, node
+from tests.support.layouts import in_state
 
 MESH = Mesh.of(pp=2, dp=2, tp=2, mb=2)
 Wanted = dict[str, tuple[tuple[State, ...], State]]  # node -> its states on tp
@@ -212,7 +213,7 @@ def test_an_i_for_an_r_as_the_end_of_a_redistribution_is_named(program):
         (step,) = move.collectives
         wrong = replace(step, op="all_reduce_to_replicate", backward="all-reduce", backward_bytes=step.forward_bytes)
         flat = tensor_mesh(program.mesh)
-        value = replace(move.value, layout=move.value.layout.replace("tp", R, flat))
+        value = replace(move.value, layout=in_state(move.value.layout, "tp", R, flat))
         return replace(move, value=value, collectives=(wrong,))
 
     message = fault(edit(program, 1, "down_reduced", to_replicate))
@@ -267,7 +268,7 @@ def test_a_result_that_does_not_follow_is_named(program):
     flat = tensor_mesh(program.mesh)
 
     def whole(compute: Compute) -> Compute:
-        return replace(compute, value=replace(compute.value, layout=compute.value.layout.replace("tp", I, flat)))
+        return replace(compute, value=replace(compute.value, layout=in_state(compute.value.layout, "tp", I, flat)))
 
     message = fault(edit(program, 1, "down", whole))
     assert "down = aten.linear.default of module layer.down: its result is said to be" in message
@@ -311,7 +312,7 @@ def test_a_parameter_stored_in_another_way_than_used_is_named(program):
 def test_segments_and_stages_hand_over_what_the_next_one_takes(program):
     flat = tensor_mesh(program.mesh)
     block = program.blocks[2]
-    split = tuple(replace(v, layout=v.layout.replace("tp", S(1), flat), local_shape=(8, 32)) for v in block.inputs)
+    split = tuple(replace(v, layout=in_state(v.layout, "tp", S(1), flat), local_shape=(8, 32)) for v in block.inputs)
     blocks = (*program.blocks[:2], replace(block, inputs=split, body=()))
     message = fault(replace(program, blocks=blocks))
     assert "Loss: output loss: it reads 'loss'" in message
@@ -331,7 +332,7 @@ def test_a_loss_that_every_rank_would_count_is_named(program):
     flat = tensor_mesh(program.mesh)
 
     def replicate(value: TypedValue) -> TypedValue:
-        return replace(value, layout=value.layout.replace("tp", R, flat))
+        return replace(value, layout=in_state(value.layout, "tp", R, flat))
 
     def replicated(compute: Compute) -> Compute:
         whole = AxisStrategy(tuple(R for _ in compute.strategies[0][1].inputs), R)

@@ -15,6 +15,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed_program import Compute, TypedValue
 from autoplan.lower.typecheck.body import Scope, check_statement
 from autoplan.rules.strategies import Strategy, local_arguments
+from tests.support.layouts import in_state
 from tests.support.rule_samples import samples
 from tests.support.sampling import examples
 from tests.support.simulate import Case
@@ -58,6 +59,6 @@ def refuse(case: Case, strategy: Strategy, mesh: Mesh, operand: str, state: Stat
     """The operator with one operand in another state on tp is refused, naming both."""
     scope, compute = lowered_alone(case, strategy, mesh)
     value = scope.values[operand]
-    scope.values[operand] = replace(value, layout=value.layout.replace("tp", state, mesh))
+    scope.values[operand] = replace(value, layout=in_state(value.layout, "tp", state, mesh))
     with pytest.raises(LayoutError, match=f"Alone: y = .*: its operand '{operand}' comes as {state} instead of"):
         check_statement(scope, compute)

@@ -65,3 +65,8 @@ def pairs_of(layouts: Iterable[Layout], most: int = 0) -> list[Pair]:
 def numbered(shape: Sequence[int]) -> np.ndarray:
     """A tensor of distinct whole numbers."""
     return np.arange(1.0, 1 + np.prod(shape, dtype=np.int64)).reshape(tuple(shape))
+
+
+def in_state(layout: Layout, axis: str, state: State, mesh: Mesh) -> Layout:
+    """A layout with one axis in another state."""
+    return Layout.of(layout.rank, {**layout.states(), axis: state}, mesh)
