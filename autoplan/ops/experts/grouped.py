@@ -107,12 +107,14 @@ class Routed:
         apart = (rows.new_empty if rows.shape[0] == choices else rows.new_zeros)(choices, rows.shape[-1])
         return apart.index_copy_(0, self.order, rows).view(*shape, rows.shape[-1])
 
-    def added(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
-        """Each token's rows added up in the order of its choices, so that two runs give the same bits: [tokens, width].
-        A token may have one of its choices here, of many: rows aren't put where the others would be.
+    def totals(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
+        """The sums over each token's choices, [tokens, width], in their order, so that two runs give the same bits; of
+        two any order does. A token may have one of its choices here, of many: rows aren't put where others would be.
 
         shape  as of ``back``
         """
+        if shape[1] <= 2:
+            return rows.new_zeros(shape[0], rows.shape[1]).index_add_(0, self.tokens, rows)
         order, places = torch.sort(self.order)
         starts = torch.searchsorted(order // shape[1], torch.arange(shape[0], device=rows.device))
         return F.embedding_bag(places, rows, starts, mode="sum")
@@ -210,7 +212,7 @@ def forward(
     """
     routed = inside.routed
     given = routed.product(function(*inside.products), weights.turned(weights.down))
-    result = routed.added(routed.masked(given * inside.score), shape)
+    result = routed.totals(routed.masked(given * inside.score), shape)
     return result, replace(inside, given=given)
 
 
@@ -248,7 +250,7 @@ def gradient_of_tokens(
     """[tokens, h], of the gradients of the first products, of which two stand at a time."""
     pairs = zip(d_products, weights.first, strict=True)
     products = (routed.product(part, weights.back(weight)) for part, weight in pairs)
-    return routed.added(routed.masked(reduce(Tensor.add_, products)), shape)
+    return routed.totals(routed.masked(reduce(Tensor.add_, products)), shape)
 
 
 def backward_of_rows(

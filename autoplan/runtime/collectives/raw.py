@@ -20,6 +20,15 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 _wire = torch.ops._c10d_functional
 
 
+def _run(operator: Callable[..., Tensor], x: Tensor, *arguments: object) -> Tensor:
+    """One of these operators, without its gradient, which torch registers in Python: asking for it takes longer than a
+    small sum. The guard that leaves it out has no public name, either."""
+    if torch.compiler.is_compiling() or (x.requires_grad and torch.is_grad_enabled()):
+        return operator(x, *arguments)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(x, *arguments)
+
+
 def _in_pairs(send: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Complex numbers cross as pairs, a last dim of two: no backend adds them up, and not all pass them on."""
 
@@ -43,7 +52,7 @@ def mask(x: Tensor, axis: MeshAxis) -> Tensor:
 
 @_in_pairs
 def all_reduce_sum(x: Tensor, axis: MeshAxis) -> Tensor:
-    return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "sum", _group(axis)))
+    return _run(_wire.wait_tensor, _run(_wire.all_reduce, x.contiguous(), "sum", _group(axis)))
 
 
 def sums_in_place(x: Tensor) -> bool:
@@ -58,25 +67,25 @@ def sum_in_place(x: Tensor, axis: MeshAxis) -> Work:
 
 
 def all_reduce_max(x: Tensor, axis: MeshAxis) -> Tensor:
-    return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "max", _group(axis)))
+    return _run(_wire.wait_tensor, _run(_wire.all_reduce, x.contiguous(), "max", _group(axis)))
 
 
 @_in_pairs
 def all_gather(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """All members' parts joined along dim."""
-    return _joined(_wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis)), x.shape, dim, axis)
+    return _joined(_run(_wire.all_gather_into_tensor, x.contiguous(), axis.size, _group(axis)), x.shape, dim, axis)
 
 
 def gather_whole(x: Tensor, group: ProcessGroup) -> Tensor:
     """[ranks, ...]: what each rank of a group has, in the group's order."""
-    gathered = _wire.wait_tensor(_wire.all_gather_into_tensor(x, group.size(), group.group_name))
+    gathered = _run(_wire.wait_tensor, _run(_wire.all_gather_into_tensor, x, group.size(), group.group_name))
     return gathered.view(group.size(), *x.shape)
 
 
 def sum_rows(x: Tensor, group: ProcessGroup) -> Tensor:
     """This rank's row of the sum of all ranks' x: [ranks, ...], in the group's order."""
-    mine = _wire.reduce_scatter_tensor(x, "sum", group.size(), group.group_name)
-    return _wire.wait_tensor(mine).view(x.shape[1:])
+    mine = _run(_wire.reduce_scatter_tensor, x, "sum", group.size(), group.group_name)
+    return _run(_wire.wait_tensor, mine).view(x.shape[1:])
 
 
 def gather_twice(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
@@ -89,7 +98,7 @@ def gather_twice(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
 
 def _joined(flying: Tensor, part: Sequence[int], dim: int, axis: MeshAxis) -> Tensor:
     """Parts of this shape, one after another and maybe still in flight, joined along dim."""
-    stacked = _wire.wait_tensor(flying)
+    stacked = _run(_wire.wait_tensor, flying)
     if dim == 0 and not axis.places:
         return stacked
     return torch.cat(_of_members(stacked.view(axis.size, *part).unbind(), axis), dim)
@@ -106,8 +115,8 @@ def reduce_scatter_max(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
 
 
 def _scatter(x: Tensor, dim: int, reduction: str, axis: MeshAxis) -> Tensor:
-    part = _wire.reduce_scatter_tensor(_stacked(x, dim, axis), reduction, axis.size, _group(axis))
-    return _wire.wait_tensor(part)
+    part = _run(_wire.reduce_scatter_tensor, _stacked(x, dim, axis), reduction, axis.size, _group(axis))
+    return _run(_wire.wait_tensor, part)
 
 
 def _stacked(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
@@ -138,7 +147,7 @@ def all_to_all(x: Tensor, source: int, target: int, axis: MeshAxis) -> Tensor:
     _check(x, target, axis)
     parts = torch.stack(_of_places(x.chunk(axis.size, target), axis))
     ones = [1] * axis.size
-    parts = _wire.wait_tensor(_wire.all_to_all_single(parts, ones, ones, _group(axis)))
+    parts = _run(_wire.wait_tensor, _run(_wire.all_to_all_single, parts, ones, ones, _group(axis)))
     return torch.cat(_of_members(parts.unbind(), axis), source)
 
 
@@ -158,7 +167,7 @@ def all_to_all_v(parts: Sequence[Tensor], lengths: Sequence[int], axis: MeshAxis
     outgoing = _of_places(parts, axis)
     expected = [lengths[axis.places.index(place)] for place in range(axis.size)] if axis.places else list(lengths)
     sizes = [part.numel() for part in outgoing]
-    arrived = _wire.wait_tensor(_wire.all_to_all_single(torch.cat(outgoing), expected, sizes, _group(axis)))
+    arrived = _run(_wire.wait_tensor, _run(_wire.all_to_all_single, torch.cat(outgoing), expected, sizes, _group(axis)))
     return _of_members(arrived.split(expected), axis)
 
 
@@ -177,16 +186,16 @@ def fly(rows: Tensor, sent: Sequence[int], received: Sequence[int], group: str, 
     """Starts ``all_to_all_rows``: a tensor in flight, which ``landed`` waits for. What is computed until then hides it.
     """
     if not places:
-        return _wire.all_to_all_single(rows, list(received), list(sent), group)
+        return _run(_wire.all_to_all_single, rows, list(received), list(sent), group)
     of_places = [places.index(place) for place in range(len(places))]
     parts, expected = rows.split(list(sent)), [received[member] for member in of_places]
     outgoing = torch.cat([parts[member] for member in of_places])
-    return _wire.all_to_all_single(outgoing, expected, [sent[member] for member in of_places], group)
+    return _run(_wire.all_to_all_single, outgoing, expected, [sent[member] for member in of_places], group)
 
 
 def landed(flying: Tensor, received: Sequence[int], places: Sequence[int]) -> Tensor:
     """The rows that ``fly`` has under way, one member after another."""
-    arrived = _wire.wait_tensor(flying)
+    arrived = _run(_wire.wait_tensor, flying)
     if not places:
         return arrived
     coming = arrived.split([received[places.index(place)] for place in range(len(places))])
@@ -199,7 +208,7 @@ def start_shift(x: Tensor, places: int, axis: MeshAxis) -> Tensor:
     sent, received = [0] * axis.size, [0] * axis.size
     sent[_place((axis.rank + places) % axis.size, axis)] = x.numel()
     received[_place((axis.rank - places) % axis.size, axis)] = x.numel()
-    return _wire.all_to_all_single(x.contiguous(), received, sent, _group(axis))
+    return _run(_wire.all_to_all_single, x.contiguous(), received, sent, _group(axis))
 
 
 def start_sum(x: Tensor, dim: int | None, axis: MeshAxis) -> Callable[[], Tensor]:
@@ -208,8 +217,8 @@ def start_sum(x: Tensor, dim: int | None, axis: MeshAxis) -> Callable[[], Tensor
     if dim is None and sums_in_place(x):
         return partial(_arrived, sum_in_place(x, axis), x)
     if dim is None:
-        return partial(wait, _wire.all_reduce(x.contiguous(), "sum", _group(axis)))
-    return partial(wait, _wire.reduce_scatter_tensor(_stacked(x, dim, axis), "sum", axis.size, _group(axis)))
+        return partial(wait, _run(_wire.all_reduce, x.contiguous(), "sum", _group(axis)))
+    return partial(wait, _run(_wire.reduce_scatter_tensor, _stacked(x, dim, axis), "sum", axis.size, _group(axis)))
 
 
 def start_gather(x: Tensor, dim: int, axis: MeshAxis, after: Tensor) -> Callable[[], Tensor]:
@@ -219,32 +228,32 @@ def start_gather(x: Tensor, dim: int, axis: MeshAxis, after: Tensor) -> Callable
     if torch.compiler.is_compiling():
         flying = _gather_after(x, after, axis.size, _group(axis))
     else:
-        flying = _wire.all_gather_into_tensor(x, axis.size, _group(axis))
+        flying = _run(_wire.all_gather_into_tensor, x, axis.size, _group(axis))
     return partial(_joined, flying, x.shape, dim, axis)
 
 
 def start_stack(x: Tensor, axis: MeshAxis) -> Callable[[], Tensor]:
     """Starts to gather x, of real numbers, of all members in their order, [n, ...]."""
-    flying = _wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis))
+    flying = _run(_wire.all_gather_into_tensor, x.contiguous(), axis.size, _group(axis))
     return partial(_stack_of_members, flying, x.shape, axis)
 
 
 def _stack_of_members(flying: Tensor, part: Sequence[int], axis: MeshAxis) -> Tensor:
-    stacked = _wire.wait_tensor(flying).view(axis.size, *part)
+    stacked = _run(_wire.wait_tensor, flying).view(axis.size, *part)
     return torch.stack(_of_members(stacked.unbind(), axis)) if axis.places else stacked
 
 
 def start_scatter(x: Tensor, axis: MeshAxis) -> Callable[[], Tensor]:
     """Starts the sum of the members' tensors [n, ...], of real numbers: this member's part [...] of it."""
     stacked = torch.stack(_of_places(x.unbind(), axis)) if axis.places else x.contiguous()
-    flying = _wire.reduce_scatter_tensor(stacked.flatten(0, 1), "sum", axis.size, _group(axis))
+    flying = _run(_wire.reduce_scatter_tensor, stacked.flatten(0, 1), "sum", axis.size, _group(axis))
     return partial(wait, flying)
 
 
 @torch.library.custom_op("autoplan::gather_after", mutates_args=())
 def _gather_after(x: Tensor, after: Tensor, size: int, group: str) -> Tensor:
     """A gather that comes after another tensor is known; in flight until it is waited for."""
-    return _wire.all_gather_into_tensor(x, size, group)
+    return _run(_wire.all_gather_into_tensor, x, size, group)
 
 
 @_gather_after.register_fake
@@ -259,7 +268,7 @@ def _arrived(work: Work, x: Tensor) -> Tensor:
 
 def wait(x: Tensor) -> Tensor:
     """What was in flight, arrived."""
-    return _wire.wait_tensor(x)
+    return _run(_wire.wait_tensor, x)
 
 
 def _place(member: int, axis: MeshAxis) -> int:

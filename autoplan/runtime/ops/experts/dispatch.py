@@ -27,8 +27,8 @@ from autoplan.runtime.collectives import raw
 
 NOBODY = -1
 """The index of a choice that names no expert, whichever rank reads it."""
-INDEX = {8: torch.int64, 4: torch.int32, 2: torch.int32}
-"""The dtype in which indices cross, by the bytes of a token's element: no narrower than that."""
+INDEX = {8: torch.float64, 4: torch.float32, 2: torch.int32}
+"""The dtype in which indices cross, by the bytes of a token's element: numbers, where it counts beyond all experts."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Journey:
         if rows:
             return [Journey.again(filled(part, rows), [], peers, rows) for part in goes]
         each = [torch.stack([one.sum(1), all.sum((1, 2))], 1) for one, all in zip(goes, names, strict=True)]
-        sent, ones = torch.cat(each, 1), [1] * peers.size
+        sent, ones = each[0] if chunks == 1 else torch.cat(each, 1), [1] * peers.size
         both = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
 
         def otherwise() -> list:
@@ -204,7 +204,7 @@ class Message:
         kinds = scores, INDEX[message.dtype.itemsize]
         widths = [choices * kind.itemsize // message.dtype.itemsize for kind in kinds]
         first, second, rows = message.split([*widths, message.shape[1] - sum(widths)], 1)
-        return Message(from_bits(first, kinds[0]), from_bits(second, kinds[1]), rows)
+        return Message(from_bits(first, kinds[0]), from_bits(second, kinds[1]).to(torch.int32), rows)
 
 
 def as_bits(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -90,7 +90,7 @@ def run(
     wide = wider(scores, hidden)
     parts = chunks_of(chunks, wide, index, hidden)
     result = hidden.new_zeros(hidden.shape[0], down.shape[2 if transposed else 1])
-    totals, kept = result.tensor_split(chunks), list[Tensor]()
+    totals, kept = [total for (total,) in chunks_of(chunks, result)], list[Tensor]()
     back: Callable[[], Tensor] | None = None
 
     def computed(journey: Journey, arrived: Tensor) -> Callable[[], Tensor]:
@@ -116,7 +116,7 @@ def run(
 
 def chunks_of(chunks: int, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
     """Of each chunk its rows of the tensors."""
-    return list(zip(*(x.tensor_split(chunks) for x in tensors), strict=True))
+    return [tensors] if chunks == 1 else list(zip(*(x.tensor_split(chunks) for x in tensors), strict=True))
 
 
 def run_back(
@@ -148,14 +148,17 @@ def run_back(
 
     def computed(number: int, gradients: Tensor, arrived: Tensor) -> tuple[Callable[[], Tensor], list[Tensor]]:
         """A chunk's gradients on their way back, and those of weights; all else is let go before the next chunk's."""
-        message, journey = Message.read(arrived, choices, wide.dtype), journeys[number]
+        journey = journeys[number]
         if each > 2:
-            inside = Inside.again(saved[number][3:], message.rows, weights)
+            rows_here = arrived[:, -hidden.shape[1] :]  # indices and scores are known
+            inside = Inside.again(saved[number][3:], rows_here, weights)
         else:
+            message = Message.read(arrived, choices, wide.dtype)
+            rows_here = message.rows
             own = own_index(message, rank, here)
             inside = Inside.of(message.rows, own, message.scores, weights, journey.choices, not journey.counted)
         shape = (arrived.shape[0], choices)
-        rows_back = run_backward_of_rows(gradients, message.rows, inside, weights, activation, shape)
+        rows_back = run_backward_of_rows(gradients, rows_here, inside, weights, activation, shape)
         d_rows, d_choices, further = rows_back
         back = journey.back(torch.cat([as_bits(d_choices, d_rows.dtype), d_rows], 1))
         return back, further.gradients()
