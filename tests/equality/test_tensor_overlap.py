@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from autoplan.emit.program_text import emit_program
-from autoplan.options import Parallelism
+from autoplan.options import Parallelism, Training
 from autoplan.verify.compare import gradient_error, loss_error, parameter_error, zero_gradients
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
@@ -51,3 +52,25 @@ def test_a_plan_in_chunks_equals_one_device(pool: RankPool, name: str, pinned: d
     assert loss_error(found, expected).error < EQUAL
     assert gradient_error(found, expected, zero_gradients(expected)).error < EQUAL
     assert parameter_error(found, expected, zero_gradients(expected)).error < 1e-9
+
+
+HALVES = [(*CASES[at], precision) for at in (0, 3, 5) for precision in ("bf16-mixed", "fp16-mixed")]
+
+
+@pytest.mark.parametrize(("name", "pinned", "precision"), sampled(HALVES, HALVES[:1]))
+def test_halves_in_chunks_are_those_of_whole_collectives(
+    pool: RankPool, name: str, pinned: dict, precision: str
+) -> None:
+    """To the bit: no sum over ranks or over a product's inner dim is cut."""
+    module, batch, _ = zoo.small(name, layers=2)
+    found = []
+    for chunks in (pinned["tp_overlap"], 1):
+        plan = parallelize_alone(
+            module, "1x4 cpu", batch, parallelism=Parallelism(**{**SIZES, **pinned, "tp_overlap": chunks}),
+            effort="fast", training=Training(precision=precision, compile=False),
+        )  # fmt: skip
+        assert ("row_linear(" in emit_program(plan.lowered, "a plan")) == (chunks > 1)
+        found.append(in_pool(pool, plan.record, batch, module.state_dict(), train_on_rank, 1))
+    cut, whole = found
+    assert cut.losses == whole.losses and cut.gradients.keys() == whole.gradients.keys()
+    assert all(torch.equal(gradient, whole.gradients[key]) for key, gradient in cut.gradients.items())
