@@ -3,8 +3,8 @@
     torchrun … worker.py OUT.json ROUNDS FOLDER …
 
 Rounds are interleaved, so that what disturbs the machine for a while disturbs all plans alike. Each step is timed from
-a barrier to a barrier, the optimizer's update included; a plan whose steps are long is timed in fewer rounds. Rank 0
-writes {folder: [seconds of each round]}.
+a barrier to a barrier, the optimizer's update included, replicas' steps by themselves together until they meet; a plan
+whose steps are long is timed in fewer rounds. Rank 0 writes {folder: [seconds of each round]}.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ ENOUGH_S = 15   # of timed steps, after which a plan is left out of the rounds t
 def step_s(program: Program, step: int) -> float:
     """Seconds of one optimizer step, until the last rank is done; as rank 0 has them, on every rank."""
     batch, servers = batch_source(program.spec, None, 0)(step), program.servers
-    steps = TOGETHER if isinstance(servers, AsynchronousServers) else 1
+    alone = program.spec.parallelism.local_steps or 1
+    steps = TOGETHER if isinstance(servers, AsynchronousServers) else alone
     dist.barrier()
     start = time.perf_counter()
     for _ in range(steps):

@@ -1,4 +1,5 @@
-"""Step times on two nodes: gradients summed by a ring, compressed, or pushed to one, two or four parameter servers.
+"""Step times on two nodes: gradients summed by a ring, on a tree, or in nodes and between them; compressed; pushed to
+one, two or four parameter servers; or kept by replicas that step by themselves for a while.
 
 Calibrates the two nodes, plans one small Llama (``tests.bench.live.cases``) in each way under that profile, and times
 the exported programs round by round. Its batch is small, so that what a step waits for is the link.
@@ -25,9 +26,14 @@ from tests.bench.live.table import places
 RATE = "200mbit"
 ROUNDS, CALIBRATE_S = 6, 180  # so long that messages of several MiB are sent, beyond what a link takes at once
 ROWS, LENGTH = 4, 32
+LOCAL_STEPS = 4  # of a round, which is timed whole: from one outer step to the next
 ALIKE = Parallelism(dp=4, tp=1, pp=1, zero=0, micro_batch=1, recompute="none")
 PLANS: Mapping[str, Parallelism] = {
-    "ring": ALIKE,
+    "ring": replace(ALIKE, all_reduce="ring"),
+    "tree": replace(ALIKE, all_reduce="tree"),
+    "hierarchical": replace(ALIKE, all_reduce="hierarchical"),
+    "by size": ALIKE,
+    "DiLoCo": replace(ALIKE, local_steps=LOCAL_STEPS, outer_optimizer="nesterov"),
     **{f"{n} server{'s' * (n > 1)}": Parallelism(micro_batch=1, recompute="none", servers=n) for n in (1, 2, 4)},
     "4 servers, stale": Parallelism(micro_batch=1, recompute="none", servers=4, staleness=1),
     "4 servers, as they arrive": Parallelism(micro_batch=1, recompute="none", servers=4, ahead="unbounded"),
@@ -43,9 +49,10 @@ PLANS: Mapping[str, Parallelism] = {
 HEADER = """## Step times
 
 The same two nodes with a link of {rate}, calibrated there for {calibrate} s: a small Llama's step of {rows} rows of
-{length} tokens, whose {size} of gradients are summed by a ring, compressed between all ranks or between the nodes
-alone, or pushed to parameter servers and pulled from them as weights. Seconds; of the measured ones the median of
-{rounds} rounds, and in brackets the least and the greatest.
+{length} tokens, whose {size} of gradients are summed, compressed between all ranks or between the nodes alone, or
+pushed to parameter servers and pulled from them as weights. `by size` is what is planned where nothing says how they
+are summed. DiLoCo has an outer step after every {local} of a replica, of which a step has its share. Seconds; of the
+measured ones the median of {rounds} rounds, and in brackets the least and the greatest.
 
 | plan | parallelism | predicted | measured | predicted / measured | place predicted | place measured |
 |---|---|---|---|---|---|---|
@@ -86,8 +93,9 @@ def section(rows: Sequence[Row]) -> str:
     """The rows as a part of docs/appendix/two_nodes.md, in the order of what was measured."""
     size = size_text(max(c.bytes for c in rows[0].plan.predicted.collectives))
     header = HEADER.format(
-        rate=RATE, calibrate=CALIBRATE_S, rows=ROWS, length=LENGTH, size=size, rounds=max(len(r.seconds) for r in rows)
-    )
+        rate=RATE, calibrate=CALIBRATE_S, rows=ROWS, length=LENGTH, size=size, local=LOCAL_STEPS,
+        rounds=max(len(r.seconds) for r in rows),
+    )  # fmt: skip
     told, seen = places([row.predicted_s for row in rows]), places([row.measured_s for row in rows])
     lines = []
     for at in sorted(range(len(rows)), key=lambda at: rows[at].measured_s):
