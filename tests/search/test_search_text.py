@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.errors import AutoplanError
+from autoplan.errors import AutoplanError, ParallelismError
 from autoplan.option_values import GOSSIP, OFFLOADS, SCHEDULES, TENSOR_SYSTEMS
 from autoplan.options import Parallelism
 from autoplan.report.words import parallelism_parts, parallelism_text
@@ -143,3 +143,9 @@ def test_factors_of_the_tensor_axis_are_read_back() -> None:
 
 def test_every_field_and_schedule_has_words() -> None:
     assert set(FIELDS) == {field.name for field in fields(Parallelism)} and set(SCHEDULE_WORDS) == set(SCHEDULES)
+
+
+@pytest.mark.parametrize("text", ["servers=2 ahead=foo", "servers=2,ahead=-1", "ahead=2.5"])
+def test_how_far_workers_may_be_apart_is_a_number_or_unbounded(text: str) -> None:
+    with pytest.raises(ParallelismError, match=r"of at least 0, or 'unbounded'\. give for example 3 or 'unbounded'"):
+        read(text)

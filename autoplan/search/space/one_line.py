@@ -52,7 +52,7 @@ FIELDS: Mapping[str, object] = {
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
     "compression_rate": 1.0, "tp_overlap": 1, "ep_overlap": 1, "compression_within": 1, "backups": 1,
-    "ahead": 1, "all_reduce": "",
+    "ahead": None, "all_reduce": "",
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
