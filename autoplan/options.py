@@ -161,12 +161,14 @@ class Training:
         return next((number for number, group in enumerate(self.groups, 1) if group.has(names)), 0)
 
     def updating(self, number: int) -> Training:
-        """What it says of the optimizer of one group's parameters, but for the group's options; 0: of those in none."""
-        name = self.groups[number - 1].optimizer if number else None
-        if name is None or name == self.optimizer:
+        """What it says of the optimizer of one group's parameters; 0: of those in none. With an optimizer of its own a
+        group's options are in it, but for its learning rate; without one they aren't."""
+        group = self.groups[number - 1] if number else None
+        if group is None or group.optimizer in (None, self.optimizer):
             return self
-        bare = replace(self, weight_decay=None, betas=None, eps=None, momentum=None, optimizer_options=(), groups=())
-        return replace(bare, optimizer=name)
+        own = tuple((name, value) for name, value in group.options if name != "lr")
+        bare = replace(self, weight_decay=None, betas=None, eps=None, momentum=None, groups=())
+        return replace(bare, optimizer=group.optimizer, optimizer_options=own)
 
     def optimizer_fields(self) -> dict[str, Any]:
         """The optimizer's options that have fields here, by torch's names; those that aren't given left out."""

@@ -135,8 +135,11 @@ def in_one_pass(training: Training | Inference) -> bool:
     if not isinstance(training, Training) or not {*training.optimizers} <= {*FUSED}:
         return False
     given = [training.updating(number).optimizer_settings() for number in range(1 + len(training.groups))]
-    own = [{}, *(dict(group.options) for group in training.groups)]
-    return all({**base, **more}.get("fused", "foreach" not in base) for base, more in zip(given, own, strict=True))
+    own = ((), *(group.options for group in training.groups))
+    asked = [{**base, **dict(more)} for base, more in zip(given, own, strict=True)]
+    if len(training.optimizers) == 1:  # then what a group says of foreach doesn't count beside a fused kernel
+        return all(each.get("fused", "foreach" not in given[0]) for each in asked)
+    return all(each.get("fused", "foreach" not in each) for each in asked)
 
 
 def looks_at_all(training: Training | Inference) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import redirect_stderr
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from torch.nn import functional as F
 
 import autoplan
 from autoplan import Parallelism, Training
-from autoplan.cost.step import states_beyond
+from autoplan.cost.step import in_one_pass, states_beyond
 from autoplan.errors import ParallelismError, WeightsError
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.optimizer_options import check_optimizer
@@ -107,10 +110,32 @@ def test_another_plan_goes_on_with_what_each_kept(pool: RankPool, tmp_path: Path
     pool.run(on_a_rank, PLANS["tp2 dp2 zero3"], HOW, folder, 0, 2)
     found = pool.run(on_a_rank, PLANS["pp2 tp2, tied"], HOW, folder, 2, 4)[0][0]
     assert differences(found, by_hand()) < 1e-9
+    turned = replace(HOW, groups=HOW.groups[::-1])  # the same of each parameter
+    found = pool.run(on_a_rank, PLANS["zero3"], turned, folder, 2, 4)[0][0]
+    assert differences(found, by_hand()) < 1e-9
     one = Training(precision="fp64", learning_rate=RATE, compile=False)
     with pytest.raises(Exception, match="optimizer is 'adamw and rowwise-adagrad and sgd', the plan's 'adamw'") as told:
         pool.run(on_a_rank, PLANS["zero3"], one, folder, 2, 4)
     assert WeightsError.__name__ in str(told.getrepr())
+
+
+def noted_at_load(rank: int, world: int, how: Training, folder: str) -> str:
+    with Program(tiny.spec(dp=4, zero=3, training=how), tiny.program(1)) as program, redirect_stderr(StringIO()) as out:
+        program.load_checkpoint(folder)
+    return out.getvalue()
+
+
+def test_a_parameter_whose_optimizer_kept_nothing_there_is_told(pool: RankPool, tmp_path: Path) -> None:
+    one = Training(precision="fp64", compile=False, groups=({"match": "*bias", "optimizer": "sgd"},))  # type: ignore[arg-type]
+    here, there = (
+        replace(one, optimizer=a, groups=(replace(one.groups[0], optimizer=b),))
+        for a, b in (("adamw", "sgd"), ("sgd", "adamw"))
+    )
+    pool.run(on_a_rank, PLANS["zero3"], there, str(tmp_path / "c"), 0, 2)
+    told = pool.run(noted_at_load, here, str(tmp_path / "c"))
+    assert "it has no optimizer state of embed.weight and " in told[0] and "more, which begins anew" in told[0]
+    assert not any("begins anew" in each for each in told[1:])
+    assert "begins anew" not in pool.run(noted_at_load, there, str(tmp_path / "c"))[0]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +188,32 @@ def test_tables_with_their_own_optimizer_beside_a_dense_tower(parallelism: str) 
     if parallelism != "table-parallel":  # which replicates what it may
         assert memory.optimizer == pytest.approx((2 * dense + rows) / ways, abs=64)
         assert memory.parameters == pytest.approx((dense + tables) / ways, abs=64)
+
+
+def test_what_options_of_a_group_have_its_optimizer_keep_is_in_the_account() -> None:
+    tables, tower = 4 * 16 * (4096 + 2048), 4 * (32 * 64 + 64 + 64 + 1)
+    for kind, options, copies in (("sgd", {}, 0), ("sgd", {"momentum": 0.9}, 1), ("adam", {"amsgrad": True}, 3)):
+        plan = recommended("dp", groups=[{"match": "tables.*", "optimizer": kind, **options}])
+        found = plan.record.chosen.predicted.peak_bytes[0].optimizer
+        assert found == pytest.approx(2 * tower + copies * tables, abs=64)
+
+
+def test_a_predicate_s_group_keeps_its_optimizer() -> None:
+    tables = {"match": lambda name, parameter: name.startswith("tables"), "optimizer": "sgd"}
+    (group,) = recommended("dp", groups=[tables]).record.training.groups  # type: ignore[union-attr]
+    assert group.optimizer == "sgd" and group.names == ("tables.0.weight", "tables.1.weight")
+
+
+@pytest.mark.parametrize(("groups", "fused"), [
+    ([{"match": "0.weight", "optimizer": "sgd", "foreach": True}], [True, False]),
+    ([{"match": "0.weight", "optimizer": "sgd"}, {"match": "0.bias", "foreach": True}], [True, True, False]),
+])  # fmt: skip
+def test_a_group_that_asks_for_another_kernel_has_no_fused_one(groups: list, fused: list[bool]) -> None:
+    how, model = Training(groups=groups), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = build_optimizer(model.named_parameters(), how)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    assert [bool(group["fused"]) for group in optimizer.param_groups] == fused and not in_one_pass(how)
 
 
 def test_states_beyond_those_that_all_have_are_told_by_parameter() -> None:

@@ -21,10 +21,12 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from autoplan.errors import DivergedError, WeightsError
 from autoplan.runtime.checkpoint import plain_values
 from autoplan.runtime.checkpoint.compatibility import (
+    TOGETHER,
     check,
     new_optimizer_state,
     take_moments,
     tell_conversions,
+    tell_new_states,
     tell_rules,
 )
 from autoplan.runtime.checkpoint.compressed import settle_factors
@@ -101,7 +103,7 @@ def state_of(snapshot: Snapshot, target: Path, extra: Mapping[str, object] | Non
     return CheckpointState(
         step=snapshot.steps,
         world=dist.get_world_size(),
-        optimizer=" and ".join(snapshot.spec.training.optimizers),
+        optimizer=TOGETHER.join(snapshot.spec.training.optimizers),
         learning_rate=float(snapshot.optimizer.param_groups[0]["lr"]),
         schedule=schedule_data(snapshot.spec.training.lr_schedule),
         states={name: plain_values.frozen(part.state_dict(), "states") for name, part in snapshot.states.items()},
@@ -147,6 +149,7 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
     options = together(lambda: taken_plain_parts(snapshot, found.state, found.source))
     tell_conversions(snapshot, found.entries, found.source)
     tell_rules(snapshot, found.entries, found.source)
+    tell_new_states(snapshot, found.entries, found.source)
     try:
         dcp.load(state, storage_reader=found.reader, planner=DefaultLoadPlanner(flatten_state_dict=False))
     except CheckpointException as error:

@@ -34,6 +34,8 @@ BESIDE = {
     STALE: "older versions of each parameter",
 }  # fmt: skip
 """What asynchronous rules keep of parameters, by kind (``checkpoint.keys``)."""
+TOGETHER = " and "
+"""Between the names of optimizers that update a model together."""
 OF_THIS_MODEL = "give a checkpoint of this model"
 
 
@@ -54,10 +56,12 @@ def check(snapshot: Snapshot, state: CheckpointState, saved: Mapping[str, object
             raise WeightsError(source, f"it lacks {name}, one of the {what}", OF_THIS_MODEL)
         if tuple(entry.size) != tuple(shape):
             raise WeightsError(source, f"{name} has shape {tuple(entry.size)} there, here {shape}", OF_THIS_MODEL)
-    wanted_kind = " and ".join(snapshot.spec.training.optimizers)
-    if state.optimizer != wanted_kind:
-        said = f"its optimizer is {state.optimizer!r}, the plan's {wanted_kind!r}"
-        raise WeightsError(source, said, f"plan with Training(optimizer={state.optimizer!r}), or groups of these")
+    wanted_kinds = snapshot.spec.training.optimizers
+    if {*state.optimizer.split(TOGETHER)} != {*wanted_kinds}:  # which parameters have which is asked below
+        said = f"its optimizer is {state.optimizer!r}, the plan's {TOGETHER.join(wanted_kinds)!r}"
+        first, *others = state.optimizer.split(TOGETHER)
+        of_groups = f" and groups with {TOGETHER.join(map(repr, others))}" if others else ""
+        raise WeightsError(source, said, f"plan with Training(optimizer={first!r}){of_groups}")
     check_moments(snapshot, saved, source)
     check_dtypes(snapshot, saved, source)
     lacking = snapshot.states.keys() - state.states.keys()
@@ -101,6 +105,19 @@ def tell_rules(snapshot: Snapshot, saved: Mapping[str, object], source: Path) ->
         note(f"{source}: it holds {' and '.join(dropped)}: dropped, for the plan's steps have none")
     if lacking and dist.get_rank() == 0:
         note(f"{source}: it lacks {' and '.join(lacking)}: these begin anew, from the parameters that it holds")
+
+
+def tell_new_states(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
+    """The first rank tells which parameters have begun without optimizer state, where others have theirs: another
+    optimizer, which keeps none, may have updated them there."""
+    training, known = snapshot.spec.training, {name for name, _, _ in saved_moments(saved)}
+    if len(training.optimizers) == 1 or not known or dist.get_rank() != 0:
+        return
+    lacking = [p for p in snapshot.spec.lowered.parameters if p.trainable and p.name not in known]
+    kept = {kind: fields_kept(*kind) for kind in {kind_of(training, p) for p in lacking}}
+    if new := sorted(p.name for p in lacking if kept[kind_of(training, p)]):
+        more = f" and {len(new) - 1} more" if len(new) > 1 else ""
+        note(f"{source}: it has no optimizer state of {new[0]}{more}, which begins anew")
 
 
 def words_of(kinds: Iterable[str]) -> list[str]:

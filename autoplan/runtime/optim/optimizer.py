@@ -221,9 +221,9 @@ def with_several(
     for number, (title, own, parameters) in enumerate(named):
         how = training.updating(number)
         kind = optimizer_class(how.optimizer)
-        given = options(kind, how)
+        given = {**options(kind, how), **dict(own)}
         alike = {(p.device, isinstance(p, DTensor), p.is_complex()): p for p in parameters}
-        given = {**(in_one_pass(kind, given, alike.values()) if alike else {}), **given, **dict(own)}
+        given |= in_one_pass(kind, given, alike.values()) if alike else {}
         made = rowwise if rowwise is not None and how.optimizer == ROWWISE else kind
         found.append(Group(made, title, given, tuple(map(LocalParameter, parameters))))
     return GatheredOptimizer((), found)

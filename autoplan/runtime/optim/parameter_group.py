@@ -76,7 +76,7 @@ def named(group: ParameterGroup, known: Mapping[tuple[str, ...], tuple[TensorTyp
             raise ParallelismError(f"the group {group.title!r}", cause, "look at names, shapes and dtypes") from error
     if not found:
         raise ParallelismError(f"the group {group.title!r}", "it is true of no parameter of the model", "leave it out")
-    return ParameterGroup(group.title, group.options, tuple(found))
+    return replace(group, match=group.title, names=tuple(found))
 
 
 def check_flat(training: Training, model: Model) -> None:
