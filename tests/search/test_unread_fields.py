@@ -21,6 +21,7 @@ EXACT = Training(precision="fp64")
         (Parallelism(), {"compression_start": 5}, r"5 without compression: .*compression='powersgd'\), or leave comp"),
         (Parallelism(local_steps=4), {"outer_momentum": 0.5}, "0.5 without outer_optimizer: outer_optimizer alone"),
         (Parallelism(), {"outer_learning_rate": 1.0}, "outer_optimizer='nesterov'"),
+        (Parallelism(servers=1, ahead=0), {"delay_compensation": 0.04}, "0.04 without ahead: .*ahead='unbounded'"),
         (Parallelism(cp=1, cp_attention="ring"), {}, "cp_attention='ring' with cp=1: .* give cp=2 or more"),
     ],
 )

@@ -35,7 +35,7 @@ EXAMPLES = {
 def unread(pinned: Parallelism, training: Training) -> dict[str, str]:
     """Fields of a training that are set, and nothing reads: each with the parallelism's field that would."""
     given = ((field, reader) for field, reader in SERVE if getattr(training, field) != getattr(Training, field))
-    return {field: reader for field, reader in given if getattr(pinned, reader) is None}
+    return {field: reader for field, reader in given if not getattr(pinned, reader)}  # a size of 0 is as good as none
 
 
 def check_read(pinned: Parallelism, training: Training) -> None:
