@@ -32,6 +32,7 @@ JOBS = {
     "llama-3.1-405b on 16,384": Case("", "hf:llama-3.1-405b", "2048x8 h100-sxm", 2048, 8192),
     "gpt3-175b on 1,024": Case("", "hf:gpt3-175b", "128x8 a100-sxm-80gb", 1536, 2048),
     "mixtral-8x22b on 256": Case("", "hf:mixtral-8x22b", "32x8 h100-sxm", 512, 4096),
+    "deepseek-v3 on 2,048": Case("", "hf:deepseek-v3", "256x8 h100-sxm", 15360, 4096),
     "vit-22b on 256": Case("", "hf:vit-22b", "32x8 h100-sxm", 4096, None, ("num_labels=29593",)),
     "unet on 8": Case("", UNET, "1x8 a100-sxm-80gb", 128),
     "dlrm on 8": Case("", DLRM, "1x8 a100-sxm-80gb", None, settings=("batch=4096",)),
