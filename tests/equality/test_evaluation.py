@@ -14,6 +14,7 @@ from autoplan.errors import ParallelismError
 from autoplan.evaluation.evaluation_choice import dividing, forward_mesh
 from autoplan.evaluation.evaluation_graph import evaluated
 from autoplan.evaluation.form import forms_of
+from autoplan.evaluation.handed_over import handed_over
 from autoplan.evaluation.proof import Given, prove
 from autoplan.evaluation.same import difference
 from autoplan.export.folder import opened
@@ -157,6 +158,7 @@ def given(module: nn.Module, loss_fn: object, rows: int = 8) -> Given:
         module, inputs, traced,
         lambda other: traced_model(module, other, loss_fn, training, evaluated=True),  # type: ignore[arg-type]
         lambda other: traced_model(module, other, loss_fn, training),  # type: ignore[arg-type]
+        handed_over(module),
     )  # fmt: skip
 
 
