@@ -270,7 +270,7 @@ def test_a_group_without_members_is_refused(groups: tuple, said: str) -> None:
         (lambda: ParameterGroup("*", lr=0.1), "{'match': …, 'lr': …}"),
         (lambda: ParameterGroup(params=[], lr=0.1), "write match='*norm*|*.bias', patterns over the parameters' names"),
         (lambda: ParameterGroup(), "missing a required argument: 'match'. it takes match, options, names"),
-        (lambda: ParameterGroup("*", {"lr": 0.1}, (), 1), "too many positional arguments"),
+        (lambda: ParameterGroup("*", {"lr": 0.1}, (), None, 1), "too many positional arguments"),
         (lambda: ParameterGroup("*", 0.1), "they are values by name"),
         (lambda: ParameterGroup("*", {"lr": 0.1}, "weight"), "leave them out: planning fills them in"),
         (lambda: ParameterGroup("*", {"lr": 0.1}, 5), "leave them out: planning fills them in"),
