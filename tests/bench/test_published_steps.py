@@ -12,11 +12,16 @@ import pytest
 from autoplan.cluster.interval import interval_of
 from cost_models.hardware import Topology, device_names, load_device
 from cost_models.transformer.model import Recipe, Transformer
+from cost_models.validation.case import LAYER, STEP, Case
+from cost_models.validation.fitting.steps import fit
+from cost_models.validation.predict import predicted_s
+from cost_models.validation.tables.megatron import gpt
 from tests.bench.published_steps.answered import Answered
 from tests.bench.published_steps.by_device import by_device
 from tests.bench.published_steps.document import printed
+from tests.bench.published_steps.fitting import by_plan, straight
 from tests.bench.published_steps.intervals import intervals
-from tests.bench.published_steps.job import NotPlannable, cluster_of, job_on, named
+from tests.bench.published_steps.job import NotPlannable, cluster_of, job_of, job_on, named
 from tests.bench.published_steps.price import Planned, plan_all
 from tests.bench.published_steps.rows import FULLEST, LAST, Published
 
@@ -136,3 +141,75 @@ def test_traits_of_the_data_axis_take_their_time_away() -> None:
     job = job_on(LLAMA, replace(MEGATRON, tensor=1, data=8, zero=3, fused_attention=True), ONE_NODE)
     ours, flat, adds = plan_all(job.traced, [job, replace(job, flat=True), replace(job, adds=True)])
     assert 0 < max(flat.step_s, adds.step_s) < ours.step_s and flat.peak_bytes == adds.peak_bytes == ours.peak_bytes
+
+
+def test_a_recipe_says_the_traits_of_its_row() -> None:
+    """Of Megatron-LM until 2022, of its pipelines, of FSDP1 and of torchtitan."""
+    old = job_on(GPT, replace(MEGATRON, overlaps_gradients=False, overlaps_messages=False), ONE_NODE)
+    assert (old.halves, old.behind, old.bare, old.parts, old.waits) == (True, True, True, False, False)
+    piped = replace(MEGATRON, data=2, pipeline=2, hides_input_gradients=True, overlaps_messages=False)
+    job = job_on(GPT, piped, ONE_NODE)
+    assert (job.bare, job.parts, job.waits) == (False, True, True)
+    split = job_on(GPT, replace(piped, sequence_parallel=True, recompute="none"), ONE_NODE)
+    assert (split.parts, split.gathers, split.pins.recompute) == (False, True, "selective")
+    titan = job_on(LLAMA, Recipe(tensor=2, data=4, recompute="operators", overlaps_tensor=True), ONE_NODE)
+    assert (titan.seconds, titan.copied, titan.posts) == (True, True, False)
+    assert job_on(LLAMA, Recipe(data=8, zero=3, prefetches_backward=False), ONE_NODE).posts
+
+
+def test_what_follows_the_backward_or_is_waited_for_takes_longer() -> None:
+    """A gradients' sum in the open, inputs' gradients summed in the open, and gathers of the backward."""
+    recipe = replace(MEGATRON, fused_attention=True, hides_input_gradients=True)
+    job = job_on(replace(GPT, sequence=1024, hidden=512), recipe, ONE_NODE)
+    ours, behind, bare = plan_all(job.traced, [job, replace(job, behind=True), replace(job, bare=True)])
+    assert min(behind.step_s, bare.step_s) > ours.step_s
+    sharded = job_on(LLAMA, replace(recipe, tensor=1, data=8, zero=3), ONE_NODE)
+    ahead, posts = plan_all(sharded.traced, [sharded, replace(sharded, posts=True)])
+    assert posts.step_s > ahead.step_s
+
+
+def test_messages_in_parts_are_shorter_and_waited_for_longer() -> None:
+    """Between nodes, where each part goes by a card of its own."""
+    nodes = cluster_of(Topology(DEVICE, LINKS.levels(2, 8)), relays=True)
+    recipe = replace(MEGATRON, tensor=8, data=1, pipeline=2, micro_batch=4, fused_attention=True,
+                     hides_input_gradients=True)  # fmt: skip
+    job = job_on(replace(GPT, heads=8, sequence=1024, hidden=2048), recipe, nodes)
+    ways = [replace(job, parts=parts, waits=waits) for parts, waits in ((False, False), (False, True), (True, True))]
+    ours, whole, parts = (plan.step_s for plan in plan_all(job.traced, ways))
+    assert parts < whole and ours < whole
+
+
+def test_every_second_product_runs_again_and_keeps_less() -> None:
+    """More seconds and fewer bytes than our selective recomputation, which runs no product again."""
+    model = replace(LLAMA, sequence=1024, hidden=512, layers=8)
+    job = job_on(model, Recipe(data=8, micro_batch=4, recompute="operators"), ONE_NODE)
+    ours, theirs = plan_all(job.traced, [replace(job, seconds=False), job])
+    assert theirs.step_s > ours.step_s and theirs.peak_bytes < ours.peak_bytes
+
+
+def test_bytes_beside_tensors_are_counted_to_a_reservation() -> None:
+    row = Published("family", 1, "one", "7B", "h100-sxm", "", 10.0, 11.0, FULLEST, beside=5.0)
+    assert Answered(row, Planned("dp=8", 9.0, 4, 3, True)).point.predicted == 9.0
+
+
+def test_figures_are_fitted_to_straight_lines_through_plans() -> None:
+    """Seconds that go with a power of a figure are met exactly near it, and their figure is found again."""
+    topology, model, recipe = Topology(DEVICE, LINKS.levels(1, 8)), gpt(1024, 4, 8, 1024, 32000), Recipe(data=8)
+    begin = DEVICE.matmul_sustained
+    cases = [Case("one", row, "", "", STEP, model, recipe, topology, row * (1.05 * begin) ** -0.5) for row in (1, 2, 3)]
+
+    def seconds(case: Case) -> float:
+        return case.row * case.topology.device.matmul_sustained**-0.5
+
+    lines = straight(cases, ("matmul_sustained",), seconds)
+    assert lines(cases[0]) == pytest.approx(seconds(cases[0]))
+    found = dict(fit(cases, ("matmul_sustained",), seconds=lines).values)
+    assert found["matmul_sustained"] == pytest.approx(1.05 * begin, rel=1e-3)
+
+
+def test_a_case_that_parallelize_isnt_asked_has_the_closed_forms_seconds() -> None:
+    topology = Topology(DEVICE, LINKS.levels(1, 8))
+    step = Case("one", 1, "", "", STEP, GPT, MEGATRON, topology, 1.0)
+    layer, prices = replace(step, what=LAYER), by_plan({})
+    assert prices(layer) == predicted_s(layer)
+    assert prices(step) == plan_all(job_of(step).traced, [job_of(step)])[0].step_s

@@ -26,25 +26,41 @@ KEPT = {
 PLANNED = """## Through `parallelize`
 
 The price that users are told: each row's model by name, its axes, schedule and recomputation pinned, its program ours.
-Rows that ran another kind of program than ours are off by that too. These traits are taken over from a row: attention
-as its model writes it (`attn_implementation="eager"`, which a user may ask for as well), dropout over its scores as a
-kernel of its own, an attention that computes what its mask leaves out, a loss that reads 16-bit logits; parameters that
-lie flat, so that what is gathered needn't be copied (FSDP1, which MPT ran on); weights' gradients that their products
-add to float32 sums (Megatron-LM since 2022); collectives that cross the host, as NCCL's did before 2.12. Our program
-copies what is gathered and adds gradients in a pass of its own, and its price says so. "Closed form" is
-`cost_models.transformer` on the same rows, with all of their recipe's flags. Rows are counted as odd + even; errors are
-of the odd ones. A row that doesn't fit is priced as if memory had no end.
+What theirs did otherwise is taken over from a row, as changes of prices (`tests/bench/published_steps/traits.py`):
+
+- attention as its model writes it (`attn_implementation="eager"`, which a user may ask for as well), dropout over its
+  scores as a kernel of its own, an attention that computes what its mask leaves out, a loss that reads 16-bit logits;
+- parameters that lie flat, so that what is gathered needn't be copied, and gathers of the backward that don't run ahead
+  (FSDP1, which MPT ran on);
+- gradients that are added up in 16 bit, or by their products (Megatron-LM since 2022), and summed after the last
+  backward;
+- sums of inputs' gradients that run under no product (Megatron-LM until 2022);
+- messages between stages of which each tensor rank sends a part, and that stages wait for; ours sends them whole from
+  each rank where the sequence isn't split too, and receives them ahead;
+- in the backward, what runs again: nothing but gathers (Megatron-LM's sequence parallelism), or every second product
+  and all that is none (torchtitan);
+- copies by engines of their own, which slow no product (torchtitan's async TP);
+- collectives that cross the host, as NCCL's did before 2.12.
+
+Rows that ran another kind of program than ours beside that are off by it. "Closed form" is `cost_models.transformer`
+on the same rows, with all of their recipe's flags. Figures whose source is `tests.bench.published_steps.fitting` are
+fitted to planned steps, so that the closed form, which leaves some eager kernels out, is off by more there. Rows are
+counted as odd + even; errors are of the odd ones. A row that doesn't fit is priced as if memory had no end.
+
+Bytes are those of eager mode: a kernel of Transformer Engine keeps what its operators keep. torchtitan's are what the
+allocator took; what of that no tensor has is the closed form's.
 
 Why rows are off, the largest first:
 
 - sc21_zero3: DeepSpeed of early 2021 spent the time in Python, which no price has.
 - megatron_core: deterministic kernels, slower than any profile knows; a bound from below, as for the closed form.
-- megatron_core memory: where theirs gathers again and recomputes nothing else, ours is planned with selective
-  recomputation, which gathers again and keeps less besides.
-- torchtitan's worst row ran with async TP, whose copies are no kernels. Ours, cut into chunks (`tp_overlap`), has
-  collectives that slow the products beside them.
-- vtrain_multi's worst rows, 3.6B with microbatches of 64 and of 2 rows, are as far off in the closed form.
-- mpt_fsdp's worst row, 30B with 8,192 tokens on eight A100s, is as far off in the closed form."""
+- vtrain_multi's worst rows are as far off in the closed form. 3.6B with a microbatch of 64 rows took twice as long as
+  with 32. With 2 rows on 4 and 8 tensor ranks it took longer than the devices were busy: the host's launches, most
+  likely. 39.1B on 512 devices with 2 tensor ranks, and some with 4, took up to half as long again, now more and now
+  less from one size of microbatch to the next: no term of the price changes so.
+- mpt_fsdp's worst rows are as far off in the closed form: 30B with 8,192 tokens on eight A100s, with 74 GB of 79 taken
+  (others as full are not slow), and three more that took 15 to 20% longer than rows beside them.
+- megatron_core memory's worst row: what its overlapped tensor collectives keep as buffers isn't published."""
 SHOWN = (("matmul", None), ("memory", ("efficiency",)), ("attention", None), ("overhead", None))
 """Sections of a profile that the document lists, and which of their figures (None: all)."""
 UNLISTED = ("tiles", "multiprocessors", "compiles")

@@ -24,7 +24,7 @@ class Answered:
     def point(self) -> Point:
         predicted = self.plan.step_s
         if self.row.rank:
-            predicted = float(self.plan.last_bytes if self.row.rank == LAST else self.plan.peak_bytes)
+            predicted = self.row.beside + (self.plan.last_bytes if self.row.rank == LAST else self.plan.peak_bytes)
         return Point(self.row.row, self.row.label, self.row.group, self.row.device, predicted, self.row.measured)
 
     @property

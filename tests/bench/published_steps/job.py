@@ -13,12 +13,11 @@ from cost_models.transformer.model import Recipe, Transformer
 from cost_models.validation.case import STEP, Case
 from tests.bench.closed_form.tables.fsdp import MPT
 from tests.bench.closed_form.tables.megatron import KORTHIKANTI_STEPS
-from tests.bench.closed_form.tables.megatron_core import MEGATRON_CORE
 
 CLIPPED = 1.0  # the norm that every one of these trainers clips to unless it is told otherwise
 DROPOUT = 0.1  # of GPT-2 and Megatron-LM
 ON_FSDP1 = (MPT.name,)
-ADDING = (KORTHIKANTI_STEPS.name, MEGATRON_CORE.name)  # Megatron-LM since early 2022, recalled: no paper says so
+ADDING = (KORTHIKANTI_STEPS.name,)  # Megatron-LM since early 2022, recalled: no paper says so; the goldens turn it off
 
 
 class NotPlannable(ValueError):
@@ -50,21 +49,36 @@ class Traced:
 class Job:
     """A row's question.
 
-    notes  what of the row isn't planned as it was run
-
     Traits of rows alone, as of ``Traced``:
 
-    flat   parameters are views of one flat buffer that they are gathered into (FSDP1)
-    adds   products of weights' gradients add to float32 sums (Megatron-LM's gradient accumulation fusion)
+    flat     parameters are views of one flat buffer that they are gathered into (FSDP1)
+    adds     products of weights' gradients add to float32 sums (Megatron-LM's gradient accumulation fusion)
+    halves   gradients of whole replicas are added up in the 16 bit in which they come
+    posts    the backward's gathers don't run ahead (FSDP1's BACKWARD_POST)
+    behind   gradients are summed after the last backward
+    bare     the sum of an input's gradient runs under no product (Megatron-LM until 2022)
+    parts    of a message between stages each tensor rank sends a part (Megatron-LM since 2021)
+    waits    a stage waits for its messages (Megatron-LM until 2023)
+    gathers  nothing but what was gathered is made again in the backward (Korthikanti et al. 2022, section 4.2.2)
+    seconds  every second product runs again in the backward, and all that is no product (torchtitan's "op")
+    copied   what the tensor axis sends under products is copied by engines of their own (PyTorch's async TP)
     """
 
     traced: Traced
     training: Training
     cluster: ClusterSpec
     pins: Parallelism
-    notes: tuple[str, ...] = ()
     flat: bool = False
     adds: bool = False
+    halves: bool = False
+    posts: bool = False
+    behind: bool = False
+    bare: bool = False
+    parts: bool = False
+    waits: bool = False
+    gathers: bool = False
+    seconds: bool = False
+    copied: bool = False
 
 
 def job_of(case: Case) -> Job:
@@ -80,11 +94,7 @@ def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
     if recipe.matmul != "bfloat16":
         raise NotPlannable("products in 8 bit, which no Training has")
     name, settings = named(model)
-    batch, notes = int(recipe.sequences), []
-    if recipe.recompute == "operators":
-        notes.append("per-operator recomputation as our selective one")
-    if gathers_again(recipe):
-        notes.append("what sequence parallelism gathers is gathered again, as our selective recomputation does")
+    batch = int(recipe.sequences)
     training = Training(
         optimizer="adamw", precision=recipe.precision, clip_grad_norm=CLIPPED, compile=recipe.compiled,
         reduce_dtype="bf16" if recipe.gradient_bytes == 2 else None, randomness="per-rank",
@@ -94,7 +104,14 @@ def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
     whole = recipe.fused_attention and not recipe.skips_masked
     apart = recipe.compiled and not recipe.fused_attention and model.dropout
     traced = Traced(name, settings, batch, int(model.sequence), recipe.precision, whole, apart, recipe.loss == "fused")
-    return Job(traced, training, cluster, pins_of(recipe), tuple(notes))
+    whole_rows, piped = recipe.tensor > 1 and not recipe.sequence_parallel, recipe.pipeline > 1
+    return Job(
+        traced, training, cluster, pins_of(recipe), halves=recipe.gradient_bytes == 2,
+        posts=not recipe.prefetches_backward, behind=not recipe.overlaps_gradients,
+        bare=whole_rows and not recipe.hides_input_gradients, parts=whole_rows and piped,
+        waits=piped and not recipe.overlaps_messages, gathers=gathers_again(recipe),
+        seconds=recipe.recompute == "operators", copied=recipe.overlaps_tensor,
+    )  # fmt: skip
 
 
 def pins_of(recipe: Recipe) -> Parallelism:

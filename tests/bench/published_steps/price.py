@@ -6,13 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
-from unittest.mock import patch
 
 import torch
 
 from autoplan.compile import traced_model
-from autoplan.cost.operators.eager_temporaries import HOLDS, Holds
-from autoplan.cost.zero_costs import DataAxis
 from autoplan.errors import AutoplanError
 from autoplan.ir.graph import Block, Model, Node, Ref
 from autoplan.ir.randomness import with_randomness
@@ -23,16 +20,13 @@ from autoplan.report.words import choice_text
 from autoplan.search.chosen import choose
 from autoplan.search.driver import fastest
 from autoplan.search.explain.does_not_fit import leanest, needs
-from autoplan.search.inter_op import parameter_shares
 from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.state import begin, candidates
 from autoplan.trace.initialise import given
 from tests.bench.published_steps.job import Job, Traced
+from tests.bench.published_steps.traits import LOSS, traits
 
-LOSS, CAST = "autoplan.cross_entropy", "aten.to.dtype"
-ONE_KERNEL = Holds(keeps=(0, 1))
-"""A loss in one kernel each way keeps the logits that it reads and the targets, and makes the logits' gradient
-(FlashAttention's cross-entropy, which MPT trained with)."""
+CAST = "aten.to.dtype"
 BOUNDLESS = 1e15  # bytes of a device: the time of a row that doesn't fit in ours, which ran in theirs
 
 
@@ -118,23 +112,9 @@ def lean_loss(block: Block) -> Block:
     return replace(block, nodes=tuple(node for node in made if node.op != CAST or node.name in read))
 
 
-def axis_of(job: Job) -> type[DataAxis]:
-    """The data axis under a row's traits."""
-
-    class RowAxis(DataAxis):
-        def gathered_copy_s(self, bytes: float) -> float:
-            return 0.0 if job.flat else super().gathered_copy_s(bytes)
-
-        def added_s(self, parameter_bytes: float) -> float:
-            return 0.0 if job.adds else super().added_s(parameter_bytes)
-
-    return RowAxis
-
-
 def planned(model: Model, job: Job) -> Planned:
     """The fastest plan under a job's pins, whether or not it fits."""
-    held = {LOSS: ONE_KERNEL} if job.traced.lean else {}
-    with patch.object(parameter_shares, "DataAxis", axis_of(job)), patch.dict(HOLDS, held):
+    with traits(job, model):
         return fastest_plan(model, job)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,8 @@ from cost_models.validation.case import Case
 from cost_models.validation.metrics import Errors, errors_of
 from tests.bench.closed_form.halves import split
 from tests.bench.closed_form.predict import point_of, predicted_s
+
+Seconds = Callable[[Case], float]
 
 
 @dataclass(frozen=True)
@@ -148,12 +150,15 @@ def _crossed(level: Level, share: float) -> Level:
     return level if level.crossing is None else replace(level, crossing=replace(level.crossing, share=share))
 
 
-def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.01, half: int = 0) -> Fit:
+def fit(
+    cases: Iterable[Case], names: Sequence[str], softness: float = 0.01, half: int = 0, seconds: Seconds = predicted_s
+) -> Fit:
     """The named figures of one device that meet its cases' fitted halves best.
 
     softness  error (as a share) above which it counts linearly and no longer squared: "soft_l1", so that outliers stay
               in but don't lead; small, since it is the mean absolute error that is reported
     half      0: fitted on the even rows; 1: on the odd ones
+    seconds   what predicts a case: the closed form, or what prices its plan
 
     Errors are logarithms of predicted over measured. A table of n rows weighs as n to the power 2/3: between tables
     alike, where 5 rows would lead 109, and rows alike, where 109 would silence 5. A
@@ -172,23 +177,25 @@ def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.01, hal
 
     def residuals(places: Sequence[float]) -> np.ndarray:
         values = {figure.name: _value(figure, place) for figure, place in zip(figures, places, strict=True)}
-        return np.array([weight * _soft(_log_error(case, values), softness) for case, weight in fitted])
+        return np.array([weight * _soft(_log_error(case, values, seconds), softness) for case, weight in fitted])
 
     places = [_place(figure, value) for figure, value in zip(figures, begin, strict=True)]
     found = least_squares(residuals, places, bounds=(0.0, 1.0), diff_step=1e-3, x_scale=0.1).x
     values = {figure.name: _value(figure, place) for figure, place in zip(figures, found, strict=True)}
     start = dict(zip(names, begin, strict=True))
-    return Fit(
-        held[0].device, tuple(start.items()), tuple(values.items()), errors_with(held, start), errors_with(held, values)
-    )
+    before, after = (errors_with(held, figures, seconds) for figures in (start, values))
+    return Fit(held[0].device, tuple(start.items()), tuple(values.items()), before, after)
 
 
-def errors_with(cases: Sequence[Case], values: Mapping[str, float]) -> tuple[TableErrors, ...]:
+def errors_with(
+    cases: Sequence[Case], values: Mapping[str, float], seconds: Seconds = predicted_s
+) -> tuple[TableErrors, ...]:
     """Each table's errors with some figures replaced."""
     made = []
     for table, held in _tables(cases).items():
         halves = split(replace(case, topology=with_figures(case.topology, values)) for case in held)
-        fitted, reported = (errors_of([point_of(case) for case in half]) for half in halves)
+        points = ([replace(point_of(case), predicted=seconds(case)) for case in half] for half in halves)
+        fitted, reported = (errors_of(own) for own in points)
         made.append(TableErrors(table, fitted, reported))
     return tuple(made)
 
@@ -209,8 +216,8 @@ def _weighted(cases: Sequence[Case]) -> list[tuple[Case, float]]:
     return [(case, len(cases) ** (-1 / 6)) for case in cases]
 
 
-def _log_error(case: Case, values: Mapping[str, float]) -> float:
-    return math.log(predicted_s(replace(case, topology=with_figures(case.topology, values))) / case.measured_s)
+def _log_error(case: Case, values: Mapping[str, float], seconds: Seconds) -> float:
+    return math.log(seconds(replace(case, topology=with_figures(case.topology, values))) / case.measured_s)
 
 
 def _soft(error: float, softness: float) -> float:
