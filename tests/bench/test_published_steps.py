@@ -157,6 +157,18 @@ def test_a_recipe_says_the_traits_of_its_row() -> None:
     assert job_on(LLAMA, Recipe(data=8, zero=3, prefetches_backward=False), ONE_NODE).posts
 
 
+def test_parameters_that_are_gathered_singly_stand_whole_one_by_one() -> None:
+    """Of a GPT's layer a third is its largest matrix: of two layers whole and one's gradients in 4 bytes stay two such
+    matrices and one in 2."""
+    recipe = Recipe(data=8, zero=3, gathers_a_layer=12, precision="fp16-mixed", recompute="full", micro_batch=1)
+    job = job_on(replace(GPT, hidden=1024, heads=8, layers=4), recipe, ONE_NODE)
+    assert job.singly
+    ours, theirs = plan_all(job.traced, [replace(job, singly=False), job])
+    layer = 2 * 12 * 1024**2
+    assert layer < ours.peak_bytes - theirs.peak_bytes <= 3.01 * layer  # less where another moment is the fullest then
+    assert theirs.step_s == ours.step_s
+
+
 def test_what_follows_the_backward_or_is_waited_for_takes_longer() -> None:
     """A gradients' sum in the open, inputs' gradients summed in the open, and gathers of the backward."""
     recipe = replace(MEGATRON, fused_attention=True, hides_input_gradients=True)

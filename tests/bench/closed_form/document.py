@@ -32,6 +32,7 @@ What theirs did otherwise is taken over from a row, as changes of prices (`tests
   scores as a kernel of its own, an attention that computes what its mask leaves out, a loss that reads 16-bit logits;
 - parameters that lie flat, so that what is gathered needn't be copied, and gathers of the backward that don't run ahead
   (FSDP1, which MPT ran on);
+- parameters that are gathered singly, so that fewer of them stand whole (DeepSpeed's ZeRO-3 of 2021);
 - gradients that are added up in 16 bit, or by their products (Megatron-LM since 2022), and summed after the last
   backward;
 - sums of inputs' gradients that run under no product (Megatron-LM until 2022);

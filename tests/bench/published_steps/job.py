@@ -54,6 +54,7 @@ class Job:
     flat     parameters are views of one flat buffer that they are gathered into (FSDP1)
     adds     products of weights' gradients add to float32 sums (Megatron-LM's gradient accumulation fusion)
     halves   gradients of whole replicas are added up in the 16 bit in which they come
+    singly   each parameter is gathered by itself, and its gradient scattered in 16 bit (DeepSpeed's ZeRO-3)
     posts    the backward's gathers don't run ahead (FSDP1's BACKWARD_POST)
     behind   gradients are summed after the last backward
     bare     the sum of an input's gradient runs under no product (Megatron-LM until 2022)
@@ -71,6 +72,7 @@ class Job:
     flat: bool = False
     adds: bool = False
     halves: bool = False
+    singly: bool = False
     posts: bool = False
     behind: bool = False
     bare: bool = False
@@ -107,6 +109,7 @@ def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
     whole_rows, piped = recipe.tensor > 1 and not recipe.sequence_parallel, recipe.pipeline > 1
     return Job(
         traced, training, cluster, pins_of(recipe), halves=recipe.gradient_bytes == 2,
+        singly=recipe.gathers_a_layer > 1,
         posts=not recipe.prefetches_backward, behind=not recipe.overlaps_gradients,
         bare=whole_rows and not recipe.hides_input_gradients, parts=whole_rows and piped,
         waits=piped and not recipe.overlaps_messages, gathers=gathers_again(recipe),

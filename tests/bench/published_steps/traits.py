@@ -35,7 +35,7 @@ ONE_KERNEL = Holds(keeps=(0, 1))
 def traits(job: Job, model: Model) -> Iterator[None]:
     """The prices of a row's program while its plan is sought."""
     with ExitStack() as changed:
-        changed.enter_context(patch.object(parameter_shares, "DataAxis", partial(row_axis, job)))
+        changed.enter_context(patch.object(parameter_shares, "DataAxis", partial(row_axis, job, model)))
         changed.enter_context(patch.dict(HOLDS, {LOSS: ONE_KERNEL} if job.traced.lean else {}))
         if job.parts:
             changed.enter_context(patch.object(StageModel, "sent_s", parts_s))
@@ -50,7 +50,7 @@ def traits(job: Job, model: Model) -> Iterator[None]:
         yield
 
 
-def row_axis(job: Job, *sizes: Any, late: bool = False, **further: Any) -> DataAxis:
+def row_axis(job: Job, model: Model, *sizes: Any, late: bool = False, **further: Any) -> DataAxis:
     """The data axis under a row's traits."""
 
     class RowAxis(DataAxis):
@@ -63,6 +63,14 @@ def row_axis(job: Job, *sizes: Any, late: bool = False, **further: Any) -> DataA
             m = self.prices.microbatches
             return (m - 1) / m * self.prices.many_s(ADDING_PASSES * parameter_bytes)
 
+        @property
+        def gathered_segments(self) -> tuple[float, float]:
+            whole, gradients = super().gathered_segments
+            if not job.singly:
+                return whole, gradients
+            share = largest_share(model)
+            return whole * share, min(gradients, 1.0) * share
+
         def exposed_backward_s(self, backward_s: float, held: Held, frozen: Held = 0.0, last: bool = False) -> float:
             whole_s = super().exposed_backward_s(backward_s, held, frozen, last)
             if not job.posts or self.zero < 3 or (last and self.keeps_last):
@@ -71,6 +79,12 @@ def row_axis(job: Job, *sizes: Any, late: bool = False, **further: Any) -> DataA
             return self.gathered_s(held, frozen) + scatter_s - self.hidden_s(backward_s, scatter_s)
 
     return RowAxis(*sizes, late=late or job.behind, **further)
+
+
+def largest_share(model: Model) -> float:
+    """Of the bytes of the block that has most of them, what its largest parameter has."""
+    sizes = max(([p.type.bytes for p in block.parameters] for block in model.blocks), key=sum)
+    return max(sizes) / sum(sizes)
 
 
 def parts_s(stage_model: StageModel, stage: int, bytes: float) -> float:
