@@ -2,7 +2,7 @@
 
     python -m tests.bench.published_steps.fitting DEVICE [--figures matmul_sustained,…] [--published FOLDER]
 
-As ``python -m cost_models.validation --fit``, whose weights and halves it takes, but by the price that users are told.
+As ``python -m tests.bench.closed_form --fit``, whose weights and halves it takes, but by the price that users are told.
 Plans are priced with the profile's figures, and with each of them moved a little; between these the logarithms of
 seconds are taken for straight lines, on which the best figures are found. What ``parallelize`` isn't asked (a layer
 alone, products in 8 bit) the closed form prices.
@@ -20,10 +20,10 @@ from rich.console import Console
 
 from autoplan.ir.graph import Model
 from cost_models.validation.case import Case
-from cost_models.validation.fitting.steps import Figure, Seconds, figure_named, fit, with_figures
-from cost_models.validation.predict import predicted_s
-from cost_models.validation.published import cases_on, default_folder
-from cost_models.validation.report import print_fit
+from tests.bench.closed_form.fitting.steps import Figure, Seconds, figure_named, fit, with_figures
+from tests.bench.closed_form.predict import predicted_s
+from tests.bench.closed_form.published import cases_on, default_folder
+from tests.bench.closed_form.report import print_fit
 from tests.bench.published_steps.job import NotPlannable, Traced, job_of
 from tests.bench.published_steps.price import planned, trace
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("device", help="a shipped profile's name")
-    parser.add_argument("--figures", default=USUAL, help="names of cost_models.validation.fitting.steps.FIGURES")
+    parser.add_argument("--figures", default=USUAL, help="names of tests.bench.closed_form.fitting.steps.FIGURES")
     parser.add_argument("--published", type=Path, default=default_folder(), help="the folder of published tables")
     given = parser.parse_args(arguments)
     cases, names = tuple(cases_on(given.published, given.device)), given.figures.split(",")

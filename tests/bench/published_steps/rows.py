@@ -11,12 +11,12 @@ from autoplan.cluster import ClusterSpec
 from cost_models.errors import ProfileError
 from cost_models.transformer.memory import stages_bytes
 from cost_models.validation.case import Case, Unusable
-from tests.bench.closed_form.rows import Row, Table, read_table, rows_of
 from tests.bench.closed_form.halves import split
 from tests.bench.closed_form.memory.megatron import setup
 from tests.bench.closed_form.memory.torchtitan import torchtitan_case
 from tests.bench.closed_form.predict import predicted_s
 from tests.bench.closed_form.published import SHIPPED
+from tests.bench.closed_form.rows import Row, Table, read_table, rows_of
 from tests.bench.closed_form.tables.alpa import ALPA, out_of_memory
 from tests.bench.closed_form.tables.alpa import asked as alpa_case
 from tests.bench.closed_form.tables.fsdp import MPT
