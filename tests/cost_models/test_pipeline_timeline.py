@@ -239,7 +239,10 @@ def test_without_a_flush_a_step_is_what_a_long_run_gains(schedule, data):
     steady_s = simulate(schedule, *pipeline, 12, **more).step_s
     assert steady_s == pytest.approx((longer_s - long_s) / 10, rel=0.01)
     assert steady_s == pytest.approx(12 * bottleneck_of(pipeline_times(schedule, *pipeline, **more)))
-    assert steady_s <= simulate("1f1b", *pipeline, 12, **more).step_s * (1 + 1e-9)
+    alone_s = simulate("1f1b", *pipeline, 12, **more).step_s * (1 + 1e-9)
+    assert steady_s * 11 / 12 <= alone_s  # a step by itself waits between its microbatches, not behind the last
+    if "return_s" not in more:  # where gradients take longer on their way than activations that wait may be longest
+        assert steady_s <= alone_s
 
 
 @few
