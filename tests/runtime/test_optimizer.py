@@ -20,6 +20,7 @@ from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.optimizer_runs import part_of_a_run
 from tests.support.sampling import sampled
 
 STEPS, RATE = 3, 1e-2
@@ -166,21 +167,6 @@ def test_parts_are_updated_as_the_whole_is(pool: RankPool, name: str, plan: str)
         assert difference < 1e-9, f"{key} differs by {difference:.1e} of its norm"
     for _, (kept, counted) in results:
         assert kept == counted
-
-
-def part_of_a_run(rank: int, world: int, plan: dict, how: Training, folder: str, begin: int, end: int) -> Mapping:
-    """Steps ``begin`` to ``end`` of four, from a checkpoint where that isn't the beginning, saved where not the end."""
-    spec = tiny.spec(**plan, training=how)
-    with Program(spec, tiny.program(len(spec.lowered.stages))) as program:
-        program.load_weights(tiny.reference().state_dict())
-        if begin:
-            program.load_checkpoint(folder)
-        for batch in list(tiny.batches(4))[begin:end]:
-            program.step(batch)
-            program.optimizer.step()
-        if end < 4:
-            program.save_checkpoint(folder)
-        return dict(program.full_state_dict())
 
 
 @pytest.mark.slow

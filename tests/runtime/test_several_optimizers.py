@@ -19,10 +19,10 @@ from autoplan.cost.step import in_one_pass, states_beyond
 from autoplan.errors import ParallelismError, WeightsError
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.optimizer_options import check_optimizer
-from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.optimizer_runs import part_of_a_run
 
 RATE = 1e-2
 TABLES = {"match": "embed*|*gate_up*", "optimizer": "rowwise-adagrad", "learning_rate": 2e-2, "eps": 1e-6}
@@ -36,24 +36,6 @@ PLANS = {
     "tp2 dp2 zero3": dict(tp=2, dp=2, zero=3),
     "pp2 tp2, tied": dict(pp=2, tp=2, microbatches=2, pipeline_schedule="1f1b"),
 }
-
-
-def on_a_rank(
-    rank: int, world: int, plan: dict, how: Training, folder: str, begin: int, end: int
-) -> tuple[Mapping[str, Tensor], int, list]:
-    spec = tiny.spec(**plan, training=how)
-    with Program(spec, tiny.program(len(spec.lowered.stages))) as program:
-        program.load_weights(tiny.reference().state_dict())
-        if begin:
-            program.load_checkpoint(folder)
-        for batch in list(tiny.batches(4))[begin:end]:
-            program.step(batch)
-            program.optimizer.step()
-        if end < 4:
-            program.save_checkpoint(folder)
-        state = program.optimizer.state.values()
-        kept = sum(local(v).numel() for each in state for v in each.values() if isinstance(v, Tensor) and v.ndim)
-        return dict(program.full_state_dict()), kept, [group["name"] for group in program.optimizer.param_groups]
 
 
 def by_hand() -> Mapping[str, Tensor]:
@@ -99,23 +81,26 @@ def differences(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> fl
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_each_group_is_updated_as_by_its_optimizer_alone(pool: RankPool, tmp_path: Path, plan: str) -> None:
-    results = pool.run(on_a_rank, PLANS[plan], HOW, str(tmp_path / "c"), 0, 4)
-    assert differences(results[0][0], by_hand()) < 1e-9
-    for _, _, groups in results:
-        assert set(groups) <= {"default", TABLES["match"], MOVED["match"]} and groups[0] == "default"
+    found = pool.run(part_of_a_run, PLANS[plan], HOW, str(tmp_path / "c"), 0, 4)[0]
+    assert differences(found, by_hand()) < 1e-9
+
+
+def test_groups_stand_in_their_order_under_their_names() -> None:
+    groups = build_optimizer(tiny.reference().named_parameters(), HOW).param_groups
+    assert [group["name"] for group in groups] == ["default", TABLES["match"], MOVED["match"]]
 
 
 def test_another_plan_goes_on_with_what_each_kept(pool: RankPool, tmp_path: Path) -> None:
     folder = str(tmp_path / "c")
-    pool.run(on_a_rank, PLANS["tp2 dp2 zero3"], HOW, folder, 0, 2)
-    found = pool.run(on_a_rank, PLANS["pp2 tp2, tied"], HOW, folder, 2, 4)[0][0]
+    pool.run(part_of_a_run, PLANS["tp2 dp2 zero3"], HOW, folder, 0, 2)
+    found = pool.run(part_of_a_run, PLANS["pp2 tp2, tied"], HOW, folder, 2, 4)[0]
     assert differences(found, by_hand()) < 1e-9
     turned = replace(HOW, groups=HOW.groups[::-1])  # the same of each parameter
-    found = pool.run(on_a_rank, PLANS["zero3"], turned, folder, 2, 4)[0][0]
+    found = pool.run(part_of_a_run, PLANS["zero3"], turned, folder, 2, 4)[0]
     assert differences(found, by_hand()) < 1e-9
     one = Training(precision="fp64", learning_rate=RATE, compile=False)
     with pytest.raises(Exception, match="optimizer is 'adamw and rowwise-adagrad and sgd', the plan's 'adamw'") as told:
-        pool.run(on_a_rank, PLANS["zero3"], one, folder, 2, 4)
+        pool.run(part_of_a_run, PLANS["zero3"], one, folder, 2, 4)
     assert WeightsError.__name__ in str(told.getrepr())
 
 
@@ -131,7 +116,7 @@ def test_a_parameter_whose_optimizer_kept_nothing_there_is_told(pool: RankPool, 
         replace(one, optimizer=a, groups=(replace(one.groups[0], optimizer=b),))
         for a, b in (("adamw", "sgd"), ("sgd", "adamw"))
     )
-    pool.run(on_a_rank, PLANS["zero3"], there, str(tmp_path / "c"), 0, 2)
+    pool.run(part_of_a_run, PLANS["zero3"], there, str(tmp_path / "c"), 0, 2)
     told = pool.run(noted_at_load, here, str(tmp_path / "c"))
     assert "it has no optimizer state of embed.weight and " in told[0] and "more, which begins anew" in told[0]
     assert not any("begins anew" in each for each in told[1:])
