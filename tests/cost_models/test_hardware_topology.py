@@ -50,10 +50,17 @@ def test_the_axes_of_a_mesh_share_out_each_level(mesh):
     assert tuple(members[link] for link in LINKS) == extents
 
 
-@given(sizes, st.integers(1, 12), st.integers(1, 24))
-def test_the_members_of_a_path_multiply_to_the_axis(extents, stride, size):
-    built = topology(*extents)
-    assume(stride * size <= built.devices)
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[Topology, int, int]:
+    """A topology, and the stride and size of an axis that lies within it."""
+    built = topology(*draw(sizes))
+    stride = draw(st.integers(1, min(12, built.devices)))
+    return built, stride, draw(st.integers(1, min(24, built.devices // stride)))
+
+
+@given(groups())
+def test_the_members_of_a_path_multiply_to_the_axis(group):
+    built, stride, size = group
     path = built.axis(stride, size)
     assert math.prod(count for count, _ in path) == size
     assert all(count > 1 for count, _ in path)
