@@ -5,7 +5,6 @@ A cost function takes floats, arrays or symbols and gives the same number, or a 
 
 Order: `errors` (a profile's error), `arithmetic` (functions of floats, arrays and symbols), `figures` (a file of
 figures), `hardware` (devices, links, topologies), `compute` (an operator's seconds), `collective` (a collective's
-seconds), `memory` (bytes held), `offload` (the host's memory), `pipeline` (schedules), `transformer` (whole steps in
-closed form), `sensitivity` (formulas and slopes), `calibrate` (measures a machine), `validation` (a table of measured
-steps against predictions).
+seconds), `optimizers` (what they keep), `offload` (the host's memory), `pipeline` (schedules), `sensitivity` (formulas
+and slopes), `calibrate` (measures a machine).
 """

@@ -30,7 +30,7 @@ from autoplan.cost.prices import Prices
 from autoplan.cost.step import Timeline, timeline
 from autoplan.cost.zero_costs import DataAxis
 from cost_models.hardware import Device, Topology
-from cost_models.memory import update_bytes
+from cost_models.optimizers import update_bytes
 
 __all__ = [
     "GATHERING", "Cost", "DataAxis", "Device", "Operator", "Prices", "Timeline", "Topology", "operators_of", "timeline",

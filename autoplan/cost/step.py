@@ -18,8 +18,8 @@ from autoplan.options import Inference, Training
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import update_seconds
 from cost_models.hardware import Device, Topology
-from cost_models.memory import OPTIMIZERS
 from cost_models.offload import disk_update_seconds, host_update_seconds
+from cost_models.optimizers import OPTIMIZERS
 from cost_models.pipeline import AHEAD, ASYNCHRONOUS, Run, Timeline, in_flight, runs, simulate
 from cost_models.pipeline.schedule import gradients_held, staleness, weight_versions
 from cost_models.pipeline.shared import Sharing, shared_runs, shared_step_seconds

@@ -5,14 +5,14 @@ A new schedule begins in `schedule`. Modules, each importing only those before i
     schedule     the schedules: which rank has which stage, which microbatch counts they run, what they hold
     order        each rank's actions in order, as exported programs run them
     times        seconds of each stage's forward and backward, and of each message
-    closed_form  a step's time and its bubble as formulas
+    bottleneck   what one more microbatch adds to a step
     flow         the timelines of GPipe and 1F1B by array operations, which is much faster
     timeline     the exact timeline of any schedule, by running its actions
     critical     the longest path through a schedule
     shared       the timeline where stages share processors
 """
 
-from cost_models.pipeline.closed_form import bubble_fraction, step_seconds
+from cost_models.pipeline.bottleneck import bottleneck_of
 from cost_models.pipeline.critical import DURATIONS, CriticalPath, Script, held_chunks, script
 from cost_models.pipeline.order import Action, actions, in_flight
 from cost_models.pipeline.schedule import ASYNCHRONOUS, ROUNDS, SCHEDULES, SPLIT, rank_of, staleness, weight_versions
@@ -31,7 +31,7 @@ __all__ = [
     "Script",
     "Timeline",
     "actions",
-    "bubble_fraction",
+    "bottleneck_of",
     "held_chunks",
     "in_flight",
     "rank_of",
@@ -39,6 +39,5 @@ __all__ = [
     "script",
     "simulate",
     "staleness",
-    "step_seconds",
     "weight_versions",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.arithmetic import Number, maximum
-from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.bottleneck import bottleneck_of
 from cost_models.pipeline.flow import run_1f1b, run_gpipe
 from cost_models.pipeline.order import KINDS, Action, in_flight, orders
 from cost_models.pipeline.schedule import ASYNCHRONOUS, SPLIT, check, staleness, weight_versions

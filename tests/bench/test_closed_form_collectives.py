@@ -11,7 +11,7 @@ import pytest
 
 from cost_models.collective import COLLECTIVES
 from cost_models.hardware import Link, Protocol, Switch, fabric_names, read_fabric
-from cost_models.validation.case import Unusable
+from tests.bench.closed_form.case import Unusable
 from tests.bench.closed_form.collectives import (
     PEAK_BYTES,
     PLACES,

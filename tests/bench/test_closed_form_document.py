@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cost_models.hardware import device_names
-from cost_models.validation.metrics import Point
 from tests.bench.closed_form.__main__ import main
 from tests.bench.closed_form.document import document
 from tests.bench.closed_form.fitting import both_ways
 from tests.bench.closed_form.fitting.both_ways import FITTED
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.plot import write_plot
 from tests.bench.closed_form.published import SHIPPED, all_results, cases_on, default_folder
 from tests.bench.closed_form.report import summaries

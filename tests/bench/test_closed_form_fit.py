@@ -8,12 +8,12 @@ import pytest
 
 from cost_models.figures import Figures
 from cost_models.hardware import PROFILES
-from cost_models.transformer.model import Recipe
-from cost_models.validation.case import STEP, Case, Machines
+from tests.bench.closed_form.case import STEP, Case, Machines
 from tests.bench.closed_form.fitting.both_ways import FITTED, both_ways
 from tests.bench.closed_form.fitting.steps import FIGURES, figure_named, fit, with_figures
 from tests.bench.closed_form.predict import predicted_s
 from tests.bench.closed_form.tables.megatron import gpt
+from tests.bench.closed_form.transformer.model import Recipe
 
 TRUE = {"matmul_sustained": 0.7, "memory_efficiency": 0.6}
 

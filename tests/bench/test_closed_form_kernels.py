@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cost_models.validation.case import Unusable
+from tests.bench.closed_form.case import Unusable
 from tests.bench.closed_form.kernels import (
     HIDDEN,
     TOKENS,

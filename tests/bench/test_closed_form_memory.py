@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import sympy
 
-from cost_models.validation.case import Unusable
-from cost_models.validation.metrics import errors_of
+from tests.bench.closed_form.case import Unusable
 from tests.bench.closed_form.memory import MEMORY_TABLES, memory_results
 from tests.bench.closed_form.memory.analytic import formula
 from tests.bench.closed_form.memory.megatron import CONFIGS, megatron_peak, megatron_steady
 from tests.bench.closed_form.memory.torchtitan import torchtitan_point
+from tests.bench.closed_form.metrics import errors_of
 from tests.bench.closed_form.published import SHIPPED, default_folder
 from tests.bench.closed_form.result import TableResult
 from tests.bench.closed_form.rows import Row, rows_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.validation.case import Machines
+from tests.bench.closed_form.case import Machines
 from tests.bench.closed_form.published import SHIPPED, cases_on
 from tests.bench.closed_form.rows import Row, Table, read_table, rows_of
 from tests.bench.closed_form.tables import TABLES

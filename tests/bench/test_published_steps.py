@@ -11,11 +11,11 @@ import pytest
 
 from autoplan.cluster.interval import interval_of
 from cost_models.hardware import Topology, device_names, load_device
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import LAYER, STEP, Case
+from tests.bench.closed_form.case import LAYER, STEP, Case
 from tests.bench.closed_form.fitting.steps import fit
 from tests.bench.closed_form.predict import predicted_s
 from tests.bench.closed_form.tables.megatron import gpt
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 from tests.bench.published_steps.answered import Answered
 from tests.bench.published_steps.by_device import by_device
 from tests.bench.published_steps.document import printed

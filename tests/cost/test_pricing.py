@@ -23,7 +23,7 @@ from autoplan.runtime.optim.optimizer_options import known_classes
 from autoplan.search.inter_op.parameter_shares import neighbours
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
 from cost_models.compute import many_kernels_seconds, matmul_seconds, memory_bound_seconds
-from cost_models.memory import OPTIMIZERS
+from cost_models.optimizers import OPTIMIZERS
 from cost_models.pipeline.shared import Sharing
 from tests.support.hand_made import f32, llama
 

@@ -17,8 +17,8 @@ def elements(model) -> int:
 
 @pytest.mark.parametrize("zero", [0, 1, 3])
 def test_mixed_precision_stores_eighteen_bytes_a_parameter(zero: int):
-    """What is computed with and its float32 master, a float32 gradient, two float32 moments, as Megatron-LM has them
-    (``cost_models.memory.FLOAT32_GRADIENTS``); on one rank ZeRO has nothing to shard."""
+    """What is computed with and its float32 master, a float32 gradient, two float32 moments, as Megatron-LM has
+    them; on one rank ZeRO has nothing to shard."""
     model = llama(dtype="bfloat16", batch=1, seq=1)
     memory = record_of(model, "1x1 h100-sxm", MIXED, zero=zero).chosen.predicted.peak_bytes[0]
     assert (memory.parameters, memory.gradients, memory.optimizer) == tuple(n * elements(model) for n in (6, 4, 8))

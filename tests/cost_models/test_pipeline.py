@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from cost_models.pipeline import (
     SCHEDULES,
     actions,
-    bubble_fraction,
     simulate,
-    step_seconds,
 )
-from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.bottleneck import bottleneck_of
 from cost_models.pipeline.times import pipeline_times
+from tests.oracles.pipeline_formulas import bubble_fraction, step_seconds
 
 durations = st.floats(0.01, 10)
 schedules = st.sampled_from(SCHEDULES[:2])

@@ -17,14 +17,13 @@ from cost_models.pipeline import (
     SPLIT,
     Action,
     actions,
-    bubble_fraction,
     rank_of,
     runs,
     simulate,
-    step_seconds,
 )
-from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.bottleneck import bottleneck_of
 from cost_models.pipeline.times import pipeline_times
+from tests.oracles.pipeline_formulas import bubble_fraction, step_seconds
 
 FLUSHED = tuple(schedule for schedule in SCHEDULES if schedule not in ASYNCHRONOUS)
 few = settings(deadline=None, max_examples=40)

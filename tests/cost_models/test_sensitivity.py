@@ -27,8 +27,8 @@ from cost_models.sensitivity import (
     trend,
     with_bandwidth,
 )
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.step import step_seconds
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.step import step_seconds
 
 LLAMA = Transformer(
     4096, 32, 32, 4096, 128256, kv_heads=8, ffn=14336, gated=True, tied=False, bias=False, positions="none"

@@ -1,6 +1,6 @@
 """Saved activations of a GPT layer and of what surrounds the layers, as Korthikanti et al. count them.
 
-What a transformer's operators save under other kernels is in ``cost_models.transformer.saved``.
+What a transformer's operators save under other kernels is in ``tests.bench.closed_form.transformer.saved``.
 """
 
 from __future__ import annotations

@@ -10,13 +10,15 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cost_models import collective, compute, memory, offload
+from cost_models import collective, compute, offload, optimizers
 from cost_models.arithmetic import Number
 from cost_models.hardware import Disk, Host, Link, Topology, load_device
-from cost_models.pipeline import closed_form as pipeline
-from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.bottleneck import bottleneck_of
 from cost_models.pipeline.times import pipeline_times
 from cost_models.sensitivity import with_bandwidth
+from tests.bench.closed_form.transformer import losses
+from tests.bench.closed_form.transformer import states as states_of
+from tests.oracles import pipeline_formulas as pipeline
 
 H100, LINKS = load_device("h100-sxm")
 A100, _ = load_device("a100-sxm-80gb")
@@ -158,27 +160,27 @@ def held_bytes() -> tuple[Price, ...]:
     states = (("elements", 1, 1e12), ("dp", 1, 1e4))
     return (
         *(
-            Price(f"state_bytes, ZeRO-{zero}, {account}", memory.state_bytes, states,
-                  lambda e, n, zero=zero, account=account: memory.state_bytes(
-                      e, "bf16-mixed", "adamw", zero, n, memory.ACCOUNTS[account]).total_bytes,
+            Price(f"state_bytes, ZeRO-{zero}, {account}", states_of.state_bytes, states,
+                  lambda e, n, zero=zero, account=account: states_of.state_bytes(
+                      e, "bf16-mixed", "adamw", zero, n, states_of.ACCOUNTS[account]).total_bytes,
                   "bytes", ("dp",) if zero else (), ("elements",))
-            for zero in (0, 1, 2, 3) for account in memory.ACCOUNTS
+            for zero in (0, 1, 2, 3) for account in states_of.ACCOUNTS
         ),
         *(
-            Price(f"optimizer_state_bytes, {name}", memory.optimizer_state_bytes,
+            Price(f"optimizer_state_bytes, {name}", states_of.optimizer_state_bytes,
                   (("elements", 1, 1e12), ("factored", 1, 1e8)),
-                  lambda e, f, name=name: memory.optimizer_state_bytes(name, e, 4, f), "bytes")
-            for name in memory.OPTIMIZERS if name != "sgd"
+                  lambda e, f, name=name: states_of.optimizer_state_bytes(name, e, 4, f), "bytes")
+            for name in optimizers.OPTIMIZERS if name != "sgd"
         ),
         *(
-            Price(f"loss_bytes, {loss}", memory.loss_bytes, sized("tokens", "columns"),
-                  lambda t, c, loss=loss: memory.loss_bytes(t, c, 2, loss, split=True), "bytes",
+            Price(f"loss_bytes, {loss}", losses.loss_bytes, sized("tokens", "columns"),
+                  lambda t, c, loss=loss: losses.loss_bytes(t, c, 2, loss, split=True), "bytes",
                   nothing=("tokens", "columns"))
-            for loss in memory.LOSSES
+            for loss in losses.LOSSES
         ),
         *(
-            Price(f"update_bytes, {way}", memory.update_bytes, sized("total", "largest"),
-                  lambda t, n, way=way: memory.update_bytes(t, n, way == "together"), "bytes",
+            Price(f"update_bytes, {way}", optimizers.update_bytes, sized("total", "largest"),
+                  lambda t, n, way=way: optimizers.update_bytes(t, n, way == "together"), "bytes",
                   nothing=(what,))
             for way, what in (("together", "total"), ("one by one", "largest"))
         ),
@@ -244,11 +246,11 @@ NOT_PRICES: dict[str, str] = {
     "collective.spans.group_size": "a count",
     "collective.spans.spans": "the levels of a path",
     "collective.spans.protocols": "names",
-    "transformer.layer.gathered_bytes": "a width, by dtype",
-    "transformer.saved.element_bytes": "a width, by dtype",
-    "transformer.elements.used_element_bytes": "a width, by dtype",
-    "transformer.elements.is_sharded": "a question",
-    "transformer.step.recipe_check": "an error, or nothing",
-    "transformer.step.axis_path": "the links of an axis",
-    "transformer.parts.replicas": "the links between ranks that hold the same",
+    "tests.bench.closed_form.transformer.layer.gathered_bytes": "a width, by dtype",
+    "tests.bench.closed_form.transformer.saved.element_bytes": "a width, by dtype",
+    "tests.bench.closed_form.transformer.elements.used_element_bytes": "a width, by dtype",
+    "tests.bench.closed_form.transformer.elements.is_sharded": "a question",
+    "tests.bench.closed_form.transformer.step.recipe_check": "an error, or nothing",
+    "tests.bench.closed_form.transformer.step.axis_path": "the links of an axis",
+    "tests.bench.closed_form.transformer.parts.replicas": "the links between ranks that hold the same",
 }

@@ -8,9 +8,9 @@ import dataclasses
 from cost_models.arithmetic import Number
 from cost_models.hardware import Topology
 from cost_models.sensitivity import with_bandwidth
-from cost_models.transformer import elements, layer, moments, parts, saved, step
-from cost_models.transformer import memory as stage_memory
-from cost_models.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer import elements, layer, moments, parts, saved, step
+from tests.bench.closed_form.transformer import memory as stage_memory
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 from tests.support.cost_functions import CLUSTER, H100, Price, sized
 
 LLAMA = Transformer(4096, 32, 32, 4096, 128256, kv_heads=8, ffn=14336, gated=True, tied=False, bias=False, norm="rms",

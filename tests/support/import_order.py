@@ -169,6 +169,6 @@ ORDER = (
     "__main__",
 )
 COST_ORDER = (
-    "errors", "arithmetic", "figures", "hardware", "compute", "collective", "memory", "offload", "pipeline",
-    "transformer", "sensitivity", "calibrate", "validation",
+    "errors", "arithmetic", "figures", "hardware", "compute", "collective", "optimizers", "offload", "pipeline",
+    "sensitivity", "calibrate",
 )  # fmt: skip

@@ -14,6 +14,8 @@ from cost_models.errors import ProfileError
 from tests.bench.closed_form.document import write_document
 from tests.bench.closed_form.fitting.both_ways import all_both_ways
 from tests.bench.closed_form.fitting.steps import FIGURES, fit
+from tests.bench.closed_form.own_table import columns
+from tests.bench.closed_form.own_table.printed import print_table
 from tests.bench.closed_form.published import all_results, cases_on, default_folder
 from tests.bench.closed_form.report import print_fit, print_results
 
@@ -32,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace, console: Console) -> int:
+    if given.table is not None:
+        print_table(given.table, console)
+        return 0
     folder = given.published or default_folder()
     if given.fit is not None:
         print_fit(fit(cases_on(folder, given.fit), given.figures.split(",")), console)
@@ -47,7 +52,11 @@ def _run(given: argparse.Namespace, console: Console) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.closed_form", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.closed_form", description=__doc__, epilog=columns.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--table", type=Path, metavar="CSV", help="price a table of one's own, columns below")
     parser.add_argument("--published", type=Path, help="the folder of published tables")
     parser.add_argument("--write", type=Path, metavar="MD", help="write the document, and its plot beside it")
     parser.add_argument("--fit", metavar="DEVICE", help="fit figures of a device on the even rows of its tables")

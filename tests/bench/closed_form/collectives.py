@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from cost_models.collective import COLLECTIVES
 from cost_models.hardware import Link, LinkPath, read_fabric
-from cost_models.validation.case import Unusable
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.case import Unusable
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.result import TableResult, results_of
 from tests.bench.closed_form.rows import Row
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cost_models.figures import Figures
 from cost_models.hardware import PROFILES, device_names
-from cost_models.validation import own
-from cost_models.validation.metrics import Point
 from tests.bench.closed_form.fitting.both_ways import BothWays
+from tests.bench.closed_form.metrics import Point
+from tests.bench.closed_form.own_table import columns as own
 from tests.bench.closed_form.published import SHIPPED
 from tests.bench.closed_form.report import FEW, HEADINGS, MANY, percent, summaries, within_sizes
 from tests.bench.closed_form.result import TableResult
@@ -43,9 +43,10 @@ What theirs did otherwise is taken over from a row, as changes of prices (`tests
 - copies by engines of their own, which slow no product (torchtitan's async TP);
 - collectives that cross the host, as NCCL's did before 2.12.
 
-Rows that ran another kind of program than ours beside that are off by it. "Closed form" is `cost_models.transformer`
-on the same rows, with all of their recipe's flags. Figures whose source is `tests.bench.published_steps.fitting` are
-fitted to planned steps, so that the closed form, which leaves some eager kernels out, is off by more there. Rows are
+Rows that ran another kind of program than ours beside that are off by it. "Closed form" is that of
+`tests/bench/closed_form/transformer` on the same rows, with all of their recipe's flags. Figures whose source is
+`tests.bench.published_steps.fitting` are fitted to planned steps, so that the closed form, which leaves some eager
+kernels out, is off by more there. Rows are
 counted as odd + even; errors are of the odd ones. A row that doesn't fit is priced as if memory had no end.
 
 Bytes are those of eager mode: a kernel of Transformer Engine keeps what its operators keep. torchtitan's are what the
@@ -68,8 +69,8 @@ UNLISTED = ("tiles", "multiprocessors", "compiles")
 
 EXAMPLE = '''\
 from cost_models.hardware import Topology, load_device
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.step import step_seconds
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.step import step_seconds
 
 device, links = load_device("a100-sxm-80gb")
 cluster = Topology(device, links.levels(nodes=4, devices_per_node=8))
@@ -163,14 +164,14 @@ def _sizes(results: Sequence[TableResult]) -> str:
 
 def _own() -> str:
     help_text = (own.__doc__ or "").split("\n\n", 1)[1].strip()
-    return f"""## Predict your own table
+    return f"""## The closed form on a table of one's own
 
-From Python:
+From Python, in a checkout:
 
 ```python
 {EXAMPLE}```
 
-A table of steps, measured or not: `python -m cost_models.validation my.csv`
+A table of steps, measured or not: `python -m tests.bench.closed_form --table my.csv`
 
 ```csv
 {OWN_TABLE}```

@@ -28,9 +28,9 @@ from cost_models.compute import (
     scores_seconds,
 )
 from cost_models.hardware import Device, load_device
-from cost_models.validation.case import Unusable
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.case import Unusable
 from tests.bench.closed_form.halves import split
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.result import TableResult, results_of
 from tests.bench.closed_form.rows import Row, rows_of
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 
-from cost_models.transformer.layer import layer_operators
-from cost_models.transformer.step import exchange_s, layer_passes, step_seconds
-from cost_models.validation.case import (
+from tests.bench.closed_form.case import (
     EXPERTS_BACKWARD,
     EXPERTS_FORWARD,
     LAYER,
@@ -16,9 +14,11 @@ from cost_models.validation.case import (
     STEP,
     Case,
 )
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.result import TableResult, results_of
 from tests.bench.closed_form.rows import Read
+from tests.bench.closed_form.transformer.layer import layer_operators
+from tests.bench.closed_form.transformer.step import exchange_s, layer_passes, step_seconds
 
 MIXTURE = ("router", "permutation", "experts up", "activation", "experts down")
 """The operators of a layer that are its mixture."""

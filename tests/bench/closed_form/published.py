@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cost_models.validation.case import Case
+from tests.bench.closed_form.case import Case
 from tests.bench.closed_form.collectives import FILE as COLLECTIVES_FILE
 from tests.bench.closed_form.collectives import collective_results
 from tests.bench.closed_form.kernels import results as kernel_results

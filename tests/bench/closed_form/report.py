@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from cost_models.validation.report import error_cells, percent
+from tests.bench.closed_form.cells import error_cells, percent
 from tests.bench.closed_form.fitting.steps import Fit
 from tests.bench.closed_form.result import TableResult
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cost_models.validation.metrics import Errors, Point, errors_of
 from tests.bench.closed_form.halves import split
+from tests.bench.closed_form.metrics import Errors, Point, errors_of
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cost_models.errors import ProfileError
 from cost_models.hardware import Topology
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import STEP, Case, Machines, Unusable
+from tests.bench.closed_form.case import STEP, Case, Machines, Unusable
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 
 @dataclass(frozen=True)

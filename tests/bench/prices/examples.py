@@ -11,9 +11,9 @@ from cost_models.hardware import Topology, load_device
 from cost_models.sensitivity.crossing import Comparison, compare
 from cost_models.sensitivity.expression import symbol
 from cost_models.sensitivity.slope import Sensitivity, sensitivities, with_bandwidth
-from cost_models.transformer.memory import peak_bytes
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.step import step_seconds
+from tests.bench.closed_form.transformer.memory import peak_bytes
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.step import step_seconds
 
 LLAMA_8B = Transformer(
     4096, 32, 32, 8192, 128256, kv_heads=8, ffn=14336, gated=True, tied=False, bias=False, norm="rms",

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 import sympy
 
-from cost_models import collective, compute, memory, pipeline
+from cost_models import collective, compute
 from cost_models.arithmetic import Number
 from cost_models.hardware import Device, Level, Link, Switch, Topology, load_device
 from cost_models.sensitivity.expression import folded, rebuilt_as, symbol
-from cost_models.transformer.model import Recipe
-from cost_models.transformer.step import waiting
+from tests.bench.closed_form.transformer.losses import loss_bytes
+from tests.bench.closed_form.transformer.model import Recipe
+from tests.bench.closed_form.transformer.states import state_bytes
+from tests.bench.closed_form.transformer.step import waiting
+from tests.oracles import pipeline_formulas
 from tests.oracles.korthikanti import transformer_layer_activation_bytes
 
 Formulas = tuple[tuple[str, sympy.Expr], ...]
@@ -105,13 +108,13 @@ def held() -> Formulas:
     layer = transformer_layer_activation_bytes
     return (
         *(
-            (f"states, ZeRO-{zero}", memory.state_bytes(elements, "bf16-mixed", "adamw", zero, ranks).total_bytes)
+            (f"states, ZeRO-{zero}", state_bytes(elements, "bf16-mixed", "adamw", zero, ranks).total_bytes)
             for zero in (0, 1, 2, 3)
         ),
         ("GPT layer saves", layer(s, b, h, a, t, True)),
         ("… recomputing attention", layer(s, b, h, a, t, True, "selective")),
         ("… recomputing all", layer(s, b, h, a, t, True, "full")),
-        ("logits and eager loss", memory.loss_bytes(b * s, v / t, 2, split=True)),
+        ("logits and eager loss", loss_bytes(b * s, v / t, 2, split=True)),
     )
 
 
@@ -123,12 +126,12 @@ def pipelines() -> Formulas:
     for schedule, held in (("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("pipedream-2bw", 1)):
         stages = STAGES * held
         times = [f] * stages, [b] * stages, [0.0] * (stages - 1)
-        step_s = pipeline.step_seconds(*times, m, schedule, weight_s=[w] * stages, virtual_stages=held)
+        step_s = pipeline_formulas.step_seconds(*times, m, schedule, weight_s=[w] * stages, virtual_stages=held)
         rows.append((f"{schedule}, 4 ranks", step_s))
     return (
         *rows,
-        ("bubble, 1f1b", pipeline.bubble_fraction(d, m)),
-        ("bubble, interleaved, v = 2", pipeline.bubble_fraction(d, m, "interleaved", 2)),
+        ("bubble, 1f1b", pipeline_formulas.bubble_fraction(d, m)),
+        ("bubble, interleaved, v = 2", pipeline_formulas.bubble_fraction(d, m, "interleaved", 2)),
     )
 
 

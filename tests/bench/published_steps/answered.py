@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.metrics import Point
 from tests.bench.published_steps.price import Planned
 from tests.bench.published_steps.rows import LAST, Published
 

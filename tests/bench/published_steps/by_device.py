@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cost_models.validation.metrics import errors_of
-from cost_models.validation.report import percent
+from tests.bench.closed_form.cells import percent
+from tests.bench.closed_form.metrics import errors_of
 from tests.bench.published_steps.answered import Answered
 from tests.bench.published_steps.intervals import intervals, told_rows
 

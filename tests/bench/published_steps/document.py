@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from cost_models.validation.metrics import Errors, errors_of
-from cost_models.validation.report import percent, rank
+from tests.bench.closed_form.cells import percent, rank
+from tests.bench.closed_form.metrics import Errors, errors_of
 from tests.bench.published_steps.answered import Answered
 from tests.bench.published_steps.intervals import intervals
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from autoplan.ir.graph import Model
-from cost_models.validation.case import Case
+from tests.bench.closed_form.case import Case
 from tests.bench.closed_form.fitting.steps import Figure, Seconds, figure_named, fit, with_figures
 from tests.bench.closed_form.predict import predicted_s
 from tests.bench.closed_form.published import cases_on, default_folder

@@ -9,10 +9,10 @@ from autoplan.cluster import ClusterSpec
 from autoplan.cluster.known import Known, KnownDevice
 from autoplan.options import Parallelism, Training
 from cost_models.hardware import Topology, load_device
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import STEP, Case
+from tests.bench.closed_form.case import STEP, Case
 from tests.bench.closed_form.tables.fsdp import MPT
 from tests.bench.closed_form.tables.megatron import KORTHIKANTI_STEPS
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 CLIPPED = 1.0  # the norm that every one of these trainers clips to unless it is told otherwise
 DROPOUT = 0.1  # of GPT-2 and Megatron-LM

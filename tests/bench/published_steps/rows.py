@@ -9,8 +9,7 @@ from pathlib import Path
 
 from autoplan.cluster import ClusterSpec
 from cost_models.errors import ProfileError
-from cost_models.transformer.memory import stages_bytes
-from cost_models.validation.case import Case, Unusable
+from tests.bench.closed_form.case import Case, Unusable
 from tests.bench.closed_form.halves import split
 from tests.bench.closed_form.memory.megatron import setup
 from tests.bench.closed_form.memory.torchtitan import torchtitan_case
@@ -24,6 +23,7 @@ from tests.bench.closed_form.tables.megatron import KORTHIKANTI_STEPS, MEGATRON_
 from tests.bench.closed_form.tables.megatron_core import DEVICES, MEGATRON_CORE
 from tests.bench.closed_form.tables.sc21 import SC21_PTDP, SC21_WEAK_SCALING, SC21_ZERO
 from tests.bench.closed_form.tables.torchtitan import TORCHTITAN, TORCHTITAN_FURTHER
+from tests.bench.closed_form.transformer.memory import stages_bytes
 from tests.bench.published_steps.job import Job, NotPlannable, job_of, job_on
 
 TABLES = (

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cost_models.validation.case import Case
-from cost_models.validation.metrics import Errors, errors_of
+from tests.bench.closed_form.case import Case
 from tests.bench.closed_form.fitting.steps import fit, with_figures
 from tests.bench.closed_form.halves import split
+from tests.bench.closed_form.metrics import Errors, errors_of
 from tests.bench.closed_form.predict import point_of
 from tests.bench.closed_form.published import cases_on
 

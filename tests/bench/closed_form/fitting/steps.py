@@ -16,9 +16,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from cost_models.hardware import Level, Topology
-from cost_models.validation.case import Case
-from cost_models.validation.metrics import Errors, errors_of
+from tests.bench.closed_form.case import Case
 from tests.bench.closed_form.halves import split
+from tests.bench.closed_form.metrics import Errors, errors_of
 from tests.bench.closed_form.predict import point_of, predicted_s
 
 Seconds = Callable[[Case], float]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.transformer.memory import peak_bytes
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.rows import Row
 from tests.bench.closed_form.tables.alpa import run_of
+from tests.bench.closed_form.transformer.memory import peak_bytes
 
 GIB = 2.0**30
 

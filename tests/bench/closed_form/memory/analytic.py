@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import sympy
 
 from cost_models.arithmetic import Number
-from cost_models.memory import state_bytes
-from cost_models.validation.case import Unusable
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.case import Unusable
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.rows import Row
+from tests.bench.closed_form.transformer.states import state_bytes
 from tests.oracles.korthikanti import outer_activation_bytes, output_tensors_bytes, transformer_layer_activation_bytes
 
 GIB = 2.0**30

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from cost_models.hardware import load_device
-from cost_models.transformer.memory import StageBytes, stages_bytes
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.step import model_flops
-from cost_models.validation.case import Unusable, share
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.case import Unusable, share
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.rows import Row, rows_of
 from tests.bench.closed_form.tables.megatron import padded
 from tests.bench.closed_form.tables.megatron_core import DEVICES
+from tests.bench.closed_form.transformer.memory import StageBytes, stages_bytes
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.step import model_flops
 
 CONFIGS = Path(__file__).parents[1] / "data" / "megatron_ci_configs.csv"
 """What the file of measurements leaves out of the cases' public configurations, each with its source."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cost_models.errors import ProfileError
-from cost_models.validation.case import Unusable
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.case import Unusable
 from tests.bench.closed_form.memory.alpa import alpa_point
 from tests.bench.closed_form.memory.analytic import activation_formula_point, rmsprop_point, zero_point
 from tests.bench.closed_form.memory.megatron import megatron_peak, megatron_steady
 from tests.bench.closed_form.memory.torchtitan import torchtitan_point
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.result import TableResult, results_of
 from tests.bench.closed_form.rows import Row, rows_of
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.transformer.memory import reserved_bytes
-from cost_models.validation.case import Case
-from cost_models.validation.metrics import Point
+from tests.bench.closed_form.case import Case
+from tests.bench.closed_form.metrics import Point
 from tests.bench.closed_form.rows import Row
 from tests.bench.closed_form.tables.torchtitan import TORCHTITAN
+from tests.bench.closed_form.transformer.memory import reserved_bytes
 
 GIB = 2.0**30
 

@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import replace
 
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import Case, Unusable, share
+from tests.bench.closed_form.case import Case, Unusable, share
 from tests.bench.closed_form.rows import Row, Table, made
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 SHAPE = re.compile(r"B(\d+) S(\d+) H(\d+) L(\d+) heads(\d+) V(\d+)$")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import Case, Unusable, share
+from tests.bench.closed_form.case import Case, Unusable, share
 from tests.bench.closed_form.rows import Row, Table, made
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 MPT_DEVICES = {
     "h100_80gb": ("h100-sxm", "roce-400"),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import LAYER, LAYER_BACKWARD, LAYER_FORWARD, Case, Unusable, share
+from tests.bench.closed_form.case import LAYER, LAYER_BACKWARD, LAYER_FORWARD, Case, Unusable, share
 from tests.bench.closed_form.rows import Row, Table, made
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 GPT2_VOCABULARY = 50257
 

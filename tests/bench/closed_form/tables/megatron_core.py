@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, Case, Unusable, share
+from tests.bench.closed_form.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, Case, Unusable, share
 from tests.bench.closed_form.rows import Row, Table, made
 from tests.bench.closed_form.tables.megatron import padded
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 DEVICES = {"h100": "h100-sxm", "a100": "a100-sxm-80gb", "gb200": "gb200"}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.transformer.model import Recipe
-from cost_models.validation.case import Case, Unusable, share
+from tests.bench.closed_form.case import Case, Unusable, share
 from tests.bench.closed_form.rows import Row, Table, made
 from tests.bench.closed_form.tables.megatron import MEGATRON, gpt
+from tests.bench.closed_form.transformer.model import Recipe
 
 
 def step_flops(batch: float, sequence: float, layers: float, hidden: float, vocabulary: float) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import Case, Unusable, share
+from tests.bench.closed_form.case import Case, Unusable, share
 from tests.bench.closed_form.rows import Row, Table, made
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 SIZES = {"8B": (4096, 32, 32, 14336), "70B": (8192, 80, 64, 28672), "405B": (16384, 126, 128, 53248)}
 """Hidden, layers, query heads, feed-forward."""

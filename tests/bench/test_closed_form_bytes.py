@@ -10,11 +10,11 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.memory import state_bytes
-from cost_models.transformer.elements import stage_elements
-from cost_models.transformer.memory import peak_bytes, reserved_bytes, stages_bytes
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.saved import embedding_saved_bytes
+from tests.bench.closed_form.transformer.elements import stage_elements
+from tests.bench.closed_form.transformer.memory import peak_bytes, reserved_bytes, stages_bytes
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.saved import embedding_saved_bytes
+from tests.bench.closed_form.transformer.states import state_bytes
 from tests.oracles.korthikanti import transformer_layer_activation_bytes
 
 GPT = Transformer(2048, 24, 16, 1024, 51200, dropout=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.arithmetic import Number
-from cost_models.memory import ACCOUNTS, ModelStates, state_bytes
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.saved import element_bytes
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.saved import element_bytes
+from tests.bench.closed_form.transformer.states import ACCOUNTS, ModelStates, state_bytes
 
 FLOAT8 = 1
 """Bytes of an 8 bit element."""

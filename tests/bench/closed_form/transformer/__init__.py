@@ -2,6 +2,8 @@
 
 Modules, each importing only those before it:
 
+    states    model states under a precision and a ZeRO level
+    losses    what the cross-entropy makes of its logits
     model     a transformer and its recipe, as numbers
     layer     the operators of one layer with their times
     parts     the parameters that one rank holds, and over which ranks their gradients are summed

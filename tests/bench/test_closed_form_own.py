@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cost_models.hardware import read_fabric
-from cost_models.validation.__main__ import main
-from cost_models.validation.own import OwnTableError, read_own
+from tests.bench.closed_form.__main__ import main
 from tests.bench.closed_form.document import OWN_TABLE
+from tests.bench.closed_form.own_table.columns import OwnTableError, read_own
 
 HEADER = "hidden,layers,heads,seq_len,device"
 LINE = "1024,4,8,512,a100-sxm-80gb"
@@ -93,10 +93,11 @@ def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_predictions_and_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(table(tmp_path, f"{HEADER},label,measured_s", f"{LINE},here,0.05", f"{LINE},there,"))]) == 0
+    path = table(tmp_path, f"{HEADER},label,measured_s", f"{LINE},here,0.05", f"{LINE},there,")
+    assert main(["--table", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "here" in printed and "there" in printed and "1 measured on a100-sxm-80gb: mean" in printed
-    assert main([str(table(tmp_path, HEADER, "1024,4,8,512,abacus"))]) == 1
+    assert main(["--table", str(table(tmp_path, HEADER, "1024,4,8,512,abacus"))]) == 1
     assert "abacus" in capsys.readouterr().err
 
 

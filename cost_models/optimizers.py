@@ -1,4 +1,4 @@
-"""What an optimizer keeps of each parameter."""
+"""What an optimizer keeps of each parameter, and what its update makes for a moment."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 from cost_models.arithmetic import Number
 
-QUANTISED_BLOCK = 2048
-"""Elements that share a float32 scale where states are kept in 8 bit (Dettmers et al. 2022, section 2.1)."""
-
 
 @dataclass(frozen=True)
 class OptimizerState:
     """State of an optimizer, in copies of the parameter.
 
     copies     in the precision of what the optimizer updates
-    quantised  in 8 bit, with a float32 scale for each block of ``QUANTISED_BLOCK``
+    quantised  in 8 bit, with a float32 scale for each block of 2,048 (Dettmers et al. 2022, section 2.1)
     factored   float32 row sums and column sums of a matrix instead of the matrix
     rows       one for each row of a matrix, in the precision of what the optimizer updates
     """
@@ -57,30 +54,12 @@ OPTIMIZERS: Mapping[str, OptimizerState] = {
 bit); Polyak & Juditsky 1992 (asgd: the mean of the parameters), Jordan 2024 (muon: momentum, of matrices), Riedmiller
 & Braun 1993 (rprop: the gradient before, each element's step)."""
 
-STATES_PER_ELEMENT: Mapping[str, int] = {
-    name: state.copies for name, state in OPTIMIZERS.items() if not (state.quantised or state.factored or state.rows)
-}
-"""Elements of optimizer state for each parameter element, of the optimizers that keep whole copies."""
 
+def update_bytes(total: Number, largest: Number, together: bool) -> Number:
+    """What an optimizer of Adam's kind makes for a moment, in bytes: the roots of second moments, and these divided.
 
-def optimizer_state_bytes(
-    optimizer: str, elements: Number, element_bytes: Number, factored_elements: Number | None = None
-) -> Number:
-    """Bytes of state for ``elements`` parameters.
-
-    optimizer          a name of ``OPTIMIZERS``
-    element_bytes      of one element of what the optimizer updates (a float32 master: 4)
-    factored_elements  rows plus columns, summed over the matrices, where state is factored (adafactor); rows, where it
-                       has one number for each (rowwise-adagrad)
-
-    A ``ValueError`` for another optimizer, or where ``factored_elements`` is needed and missing.
+    total, largest  of what it updates, and of the largest one of it
+    together        all parameters at once, as torch's foreach kernels do, which divide in place; else one by one, the
+                    root and the quotient (torch/optim/adam.py, ``_single_tensor_adam``: ``exp_avg_sq.sqrt() / …``)
     """
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer {optimizer!r} is none of {', '.join(OPTIMIZERS)}")
-    state = OPTIMIZERS[optimizer]
-    held = elements * (state.copies * element_bytes + state.quantised * (1 + 4 / QUANTISED_BLOCK))
-    if not state.factored and not state.rows:
-        return held
-    if factored_elements is None:
-        raise ValueError(f"optimizer {optimizer!r} keeps rows and columns: give factored_elements, their number")
-    return held + (state.factored * 4 + state.rows * element_bytes) * factored_elements
+    return total if together else 2 * largest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 
 @pytest.mark.parametrize(

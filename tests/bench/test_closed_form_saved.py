@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.saved import RECOMPUTES, kept_bytes, layer_saved, layer_saved_bytes
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.saved import RECOMPUTES, kept_bytes, layer_saved, layer_saved_bytes
 from tests.oracles.korthikanti import transformer_layer_activation_bytes
 
 UNFUSED = Recipe(fused_attention=False, compiled=True, micro_batch=3)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.validation.metrics import Point, errors_of, spearman
 from tests.bench.closed_form.halves import split
+from tests.bench.closed_form.metrics import Point, errors_of, spearman
 from tests.bench.closed_form.result import results_of
 
 

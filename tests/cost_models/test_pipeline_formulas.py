@@ -8,9 +8,10 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.pipeline import SCHEDULES, SPLIT, bubble_fraction, step_seconds
-from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline import SCHEDULES, SPLIT
+from cost_models.pipeline.bottleneck import bottleneck_of
 from cost_models.pipeline.times import pipeline_times
+from tests.oracles.pipeline_formulas import bubble_fraction, step_seconds
 
 durations = st.floats(0.01, 10)
 f, b, w, s, m, d = sympy.symbols("f b w s m d", positive=True)

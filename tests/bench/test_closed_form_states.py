@@ -8,17 +8,16 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.memory import (
+from cost_models.optimizers import OPTIMIZERS
+from tests.bench.closed_form.transformer.losses import LOSSES, loss_bytes
+from tests.bench.closed_form.transformer.states import (
     ACCOUNTS,
     FLOAT32_GRADIENTS,
     FLOAT32_STORED,
-    LOSSES,
     OFFLOADS,
-    OPTIMIZERS,
     PRECISIONS,
     STATES_PER_ELEMENT,
     ModelStates,
-    loss_bytes,
     optimizer_state_bytes,
     state_bytes,
 )

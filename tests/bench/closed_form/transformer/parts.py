@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.arithmetic import Number
 from cost_models.hardware import LinkPath, Topology
-from cost_models.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cost_models.arithmetic import Number, maximum
-from cost_models.memory import ModelStates
 from cost_models.pipeline import in_flight
-from cost_models.transformer.elements import stage_elements, stage_states
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.moments import Held, Moment, Parts, total
-from cost_models.transformer.saved import embedding_saved_bytes, head_saved_bytes, layer_saved_bytes
+from tests.bench.closed_form.transformer.elements import stage_elements, stage_states
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.moments import Held, Moment, Parts, total
+from tests.bench.closed_form.transformer.saved import embedding_saved_bytes, head_saved_bytes, layer_saved_bytes
+from tests.bench.closed_form.transformer.states import ModelStates
 
 
 @dataclass(frozen=True)

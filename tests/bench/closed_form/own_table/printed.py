@@ -1,32 +1,30 @@
-"""A table of one's own as it is printed: every line, then the errors on each device."""
+"""A table of one's own as it is priced and printed: every line, then the errors on each device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from cost_models.validation.metrics import Errors, Point, errors_of
+from tests.bench.closed_form.case import Case
+from tests.bench.closed_form.cells import error_cells, percent
+from tests.bench.closed_form.metrics import Point, errors_of
+from tests.bench.closed_form.own_table.columns import read_own
+from tests.bench.closed_form.transformer.step import step_seconds
 
 
-def percent(share: float, signed: bool = False) -> str:
-    """0.0432 as "4.3%"."""
-    return f"{share:+.1%}" if signed else f"{share:.1%}"
+def print_table(path: Path, console: Console) -> None:
+    """The table at ``path``; raises OwnTableError where a line can't be read, ProfileError without its device."""
+    print_own([point_of(case) for case in read_own(path)], console)
 
 
-def rank(value: float | None) -> str:
-    """A correlation; a dash where there are too few rows for one."""
-    return "–" if value is None else f"{value:.2f}"
-
-
-def error_cells(errors: Errors | None) -> tuple[str, ...]:
-    """Mean, median, maximum, signed mean and rank; dashes where there is no point."""
-    if errors is None:
-        return ("–",) * 5
-    shares = (percent(errors.mean), percent(errors.median), percent(errors.maximum), percent(errors.signed, True))
-    return (*shares, rank(errors.rank))
+def point_of(case: Case) -> Point:
+    """A step with its prediction, in seconds."""
+    predicted_s = float(step_seconds(case.model, case.recipe, case.topology).seconds)
+    return Point(case.row, case.label, case.group, case.device, predicted_s, case.measured_s)
 
 
 def print_own(points: Sequence[Point], console: Console) -> None:

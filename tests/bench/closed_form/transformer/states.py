@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cost_models.arithmetic import Number
-from cost_models.memory.optimizers import optimizer_state_bytes
+from cost_models.optimizers import OPTIMIZERS
+
+QUANTISED_BLOCK = 2048
+"""Elements that share a float32 scale where states are kept in 8 bit (Dettmers et al. 2022, section 2.1)."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,35 @@ class ModelStates:
         )
 
 
+STATES_PER_ELEMENT: Mapping[str, int] = {
+    name: state.copies for name, state in OPTIMIZERS.items() if not (state.quantised or state.factored or state.rows)
+}
+"""Elements of optimizer state for each parameter element, of the optimizers that keep whole copies."""
+
+
+def optimizer_state_bytes(
+    optimizer: str, elements: Number, element_bytes: Number, factored_elements: Number | None = None
+) -> Number:
+    """Bytes of state for ``elements`` parameters.
+
+    optimizer          a name of ``OPTIMIZERS``
+    element_bytes      of one element of what the optimizer updates (a float32 master: 4)
+    factored_elements  rows plus columns, summed over the matrices, where state is factored (adafactor); rows, where it
+                       has one number for each (rowwise-adagrad)
+
+    A ``ValueError`` for another optimizer, or where ``factored_elements`` is needed and missing.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer {optimizer!r} is none of {', '.join(OPTIMIZERS)}")
+    state = OPTIMIZERS[optimizer]
+    held = elements * (state.copies * element_bytes + state.quantised * (1 + 4 / QUANTISED_BLOCK))
+    if not state.factored and not state.rows:
+        return held
+    if factored_elements is None:
+        raise ValueError(f"optimizer {optimizer!r} keeps rows and columns: give factored_elements, their number")
+    return held + (state.factored * 4 + state.rows * element_bytes) * factored_elements
+
+
 def state_bytes(
     elements: Number,
     precision: str,
@@ -103,12 +135,12 @@ def state_bytes(
 
     elements           parameter elements that the device would hold were nothing shared out over the data axis
     precision          "fp64", "fp32", "bf16", "bf16-mixed", "fp16-mixed"
-    optimizer          a name of ``optimizers.OPTIMIZERS``
+    optimizer          a name of ``OPTIMIZERS``
     zero               what is shared out over ``dp``: 1 the master and the optimizer state, 2 gradients too, 3
                        parameters too
     account            PRECISIONS, as the ZeRO paper counts, FLOAT32_GRADIENTS or FLOAT32_STORED
     offload            what the host holds instead of the device: one of ``OFFLOADS``
-    factored_elements  see ``optimizers.optimizer_state_bytes``
+    factored_elements  see ``optimizer_state_bytes``
 
     Rajbhandari et al. 2020, figure 1 and table 1: (2+2+K)Ψ, 4Ψ+KΨ/N, 2Ψ+(2+K)Ψ/N, (4+K)Ψ/N with K = 12. Under
     FLOAT32_STORED ZeRO-1 and ZeRO-2 keep the float32 parameter whole: 8Ψ+8Ψ/N, 4Ψ+12Ψ/N, 16Ψ/N. Under

@@ -1,4 +1,4 @@
-"""What lives for a moment only: logits and their loss, gathered parameters, the buffers of collectives."""
+"""What the cross-entropy makes of its logits."""
 
 from __future__ import annotations
 
@@ -39,13 +39,3 @@ def loss_bytes(
         "fused": 2 * element_bytes,
     }
     return copies[loss] * tokens * columns
-
-
-def update_bytes(total: Number, largest: Number, together: bool) -> Number:
-    """What an optimizer of Adam's kind makes for a moment, in bytes: the roots of second moments, and these divided.
-
-    total, largest  of what it updates, and of the largest one of it
-    together        all parameters at once, as torch's foreach kernels do, which divide in place; else one by one, the
-                    root and the quotient (torch/optim/adam.py, ``_single_tensor_adam``: ``exp_avg_sq.sqrt() / …``)
-    """
-    return total if together else 2 * largest

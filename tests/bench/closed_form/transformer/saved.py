@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from cost_models.arithmetic import Number
 from cost_models.compute import DTYPE_BYTES
-from cost_models.transformer.layer import HALF, rows
-from cost_models.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.layer import HALF, rows
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 FLOAT = 4
 """Bytes of a float32 element."""

@@ -23,10 +23,8 @@ from cost_models.collective import (
 )
 from cost_models.compute import DTYPE_BYTES, update_seconds
 from cost_models.hardware import LinkPath, Topology
-from cost_models.memory import PRECISIONS, STATES_PER_ELEMENT
 from cost_models.pipeline import SPLIT, simulate
-from cost_models.pipeline import step_seconds as closed_form_seconds
-from cost_models.transformer.layer import (
+from tests.bench.closed_form.transformer.layer import (
     HALF,
     Operator,
     activation_message_bytes,
@@ -36,8 +34,10 @@ from cost_models.transformer.layer import (
     layer_operators,
     rows,
 )
-from cost_models.transformer.model import CHOICES, Recipe, Transformer
-from cost_models.transformer.parts import Part, layer_parts, replicas, stage_parts
+from tests.bench.closed_form.transformer.model import CHOICES, Recipe, Transformer
+from tests.bench.closed_form.transformer.parts import Part, layer_parts, replicas, stage_parts
+from tests.bench.closed_form.transformer.states import PRECISIONS, STATES_PER_ELEMENT
+from tests.oracles.pipeline_formulas import step_seconds as closed_form_seconds
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A table of one's own: python -m cost_models.validation my.csv. A line is a step that was measured, or is to be.
+"""A table of one's own, of which a line is a step that was measured, or is to be.
 
 Columns, in any order; an empty cell is the same as no column:
 
@@ -31,8 +31,8 @@ from typing import Any
 
 from cost_models.errors import ProfileError
 from cost_models.hardware import Topology
-from cost_models.transformer.model import CHOICES, Recipe, Transformer
-from cost_models.validation.case import STEP, Case, Machines, Unusable, share
+from tests.bench.closed_form.case import STEP, Case, Machines, Unusable, share
+from tests.bench.closed_form.transformer.model import CHOICES, Recipe, Transformer
 
 VOCABULARY = 50304
 ALIASES = {"seq_len": "sequence", "n_gpus": "devices", "ga": "microbatches", "measured_seconds": "measured_s"}

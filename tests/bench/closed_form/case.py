@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from cost_models.hardware import Device, Interconnect, Link, Topology, load_device, read_fabric
-from cost_models.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 STEP, LAYER_FORWARD, LAYER_BACKWARD, LAYER = "step", "layer forward", "layer backward", "layer"
 EXPERTS_FORWARD, EXPERTS_BACKWARD = "experts forward", "experts backward"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.arithmetic import Number, minimum
-from cost_models.memory import ACCOUNTS, ModelStates, loss_bytes
 from cost_models.pipeline import weight_versions
-from cost_models.transformer.elements import Elements, is_sharded, used_copies_bytes, used_element_bytes
-from cost_models.transformer.layer import rows
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.saved import element_bytes, kept_bytes, layer_saved, stream_bytes, whole_bytes
+from tests.bench.closed_form.transformer.elements import Elements, is_sharded, used_copies_bytes, used_element_bytes
+from tests.bench.closed_form.transformer.layer import rows
+from tests.bench.closed_form.transformer.losses import loss_bytes
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.saved import element_bytes, kept_bytes, layer_saved, stream_bytes, whole_bytes
+from tests.bench.closed_form.transformer.states import ACCOUNTS, ModelStates
 
 Parts = tuple[tuple[str, Number], ...]
 """Bytes by name."""

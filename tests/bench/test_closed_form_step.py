@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from cost_models.collective import group_size
 from cost_models.hardware import Topology, load_device
-from cost_models.transformer.layer import layer_operators
-from cost_models.transformer.model import Recipe, Transformer
-from cost_models.transformer.parts import layer_parts
-from cost_models.transformer.step import layer_passes, model_flops, step_seconds
+from tests.bench.closed_form.transformer.layer import layer_operators
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.parts import layer_parts
+from tests.bench.closed_form.transformer.step import layer_passes, model_flops, step_seconds
 from tests.support.sampling import sampled
 
 DEVICE, LINKS = load_device("a100-sxm-80gb")

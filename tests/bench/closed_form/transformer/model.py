@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cost_models.arithmetic import Number
-from cost_models.memory import ACCOUNTS, LOSSES, OFFLOADS, PRECISIONS, STATES_PER_ELEMENT
+from tests.bench.closed_form.transformer.losses import LOSSES
+from tests.bench.closed_form.transformer.states import ACCOUNTS, OFFLOADS, PRECISIONS, STATES_PER_ELEMENT
 
 CHOICES: Mapping[str, tuple[object, ...]] = {
     "norm": ("layer", "rms"), "positions": ("learned", "rotary", "none"), "zero": (0, 1, 2, 3),

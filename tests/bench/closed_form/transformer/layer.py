@@ -18,7 +18,7 @@ from cost_models.compute import (
     scores_seconds,
 )
 from cost_models.hardware import Device
-from cost_models.transformer.model import Recipe, Transformer
+from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 HALF = {"bf16-mixed": "bfloat16", "bf16": "bfloat16", "fp16-mixed": "float16", "fp32": "float32", "fp64": "float64"}
 """The dtype in which a precision multiplies."""
