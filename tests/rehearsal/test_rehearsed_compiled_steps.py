@@ -32,11 +32,13 @@ def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
 
 @pytest.mark.slow
 def test_rows_that_do_not_divide_are_priced_as_they_are_sent(convolutions: Rehearsal) -> None:
-    """The head's two rows and two biases are gathered from eight ranks that each put in one."""
+    """The head's two biases are gathered from eight ranks that each put in one; its weight, of two rows, is cut by
+    columns, which divide."""
     sent = {(call.kind, call.bytes, call.padding) for one in convolutions.balances for call in one.priced}
     parameters = (2 * 64 + 2) * 2
-    assert ("all-gather", parameters, 3 * parameters) in sent
-    assert ("reduce-scatter", 2 * parameters, 6 * parameters) in sent
+    biases = 2 * 2
+    assert ("all-gather", parameters, 3 * biases) in sent
+    assert ("reduce-scatter", 2 * parameters, 2 * 3 * biases) in sent
     assert not [difference for one in convolutions.balances for difference in one.differences]
 
 

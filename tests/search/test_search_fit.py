@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,8 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.budget import budget_of
 from autoplan.search.entry import search
 from autoplan.search.explain.does_not_fit import leanest, least_on_any_axes
-from autoplan.search.explain.remedies import Remedy, bisected, remedies
-from autoplan.search.state import begin
+from autoplan.search.explain.remedies import Remedy, bisected, on_nodes, remedies
+from autoplan.search.state import begin, candidates
 from autoplan.trace.pipeline import trace
 from autoplan.trace.rescale import rescale
 from cost_models.hardware import PROFILES
@@ -168,7 +169,7 @@ MODELS = {"dense": lambda: MODEL, "long": lambda: LONG, "mixture": mixture}
 JOBS = [
     ("dense", FREE, 0.6, CLUSTER), ("long", FREE, 0.97, CLUSTER), ("mixture", FREE, 0.7, CLUSTER),
     ("dense", Parallelism(zero=0), 0.95, CLUSTER), ("dense", FREE, 0.9, NODES), ("long", FREE, 0.8, NODES),
-    ("mixture", FREE, 0.9, NODES), ("mixture", FREE, 0.5, CLUSTER), ("long", FREE, 0.6, CLUSTER),
+    ("mixture", FREE, 0.9, NODES), ("mixture", FREE, 0.75, CLUSTER), ("long", FREE, 0.6, CLUSTER),
     ("dense", FREE, 0.3, CLUSTER), ("dense", Parallelism(tp=2), 0.8, NODES), ("long", Parallelism(tp=2), 0.8, CLUSTER),
     ("mixture", Parallelism(tp=2), 0.8, CLUSTER), ("dense", Parallelism(pp=2), 0.8, NODES),
     ("mixture", Parallelism(ep=2), 0.8, CLUSTER), ("long", Parallelism(cp=2), 0.9, CLUSTER),
@@ -196,6 +197,19 @@ def test_what_a_remedy_promises_is_what_planning_it_gives(number: int, effort: s
             chosen, _, _ = search(own, there, Training(), pinned_by(one, pinned), effort=effort)
         assert chosen.predicted.step_time_s == pytest.approx(one.found.step_s, rel=1e-6), one.text
         assert max(memory.total for memory in chosen.predicted.peak_bytes) <= there.usable_bytes, one.text
+
+
+@pytest.mark.slow
+def test_where_no_remedy_is_named_there_is_none() -> None:
+    """Two rows occupy sixteen devices at most, and half of what the mixture needs on two is too little there too."""
+    model, free = mixture(), Parallelism()
+    work = begin(model, under(needed(free, CLUSTER, model) * 0.5, CLUSTER), Training(), free)
+    assert not remedies(work, free)
+    for nodes, offload in itertools.product((1, 2, 4, 8), ("none", "optimizer", "parameters")):
+        there, pinned = on_nodes(work, nodes), replace(free, offload=offload)
+        plans = (there.evaluate(one, math.inf, math.inf) for one in candidates(there.limits, pinned))
+        least = min(max(memory.total for memory in plan.memory) for plan in plans if plan is not None)
+        assert least > work.cluster.usable_bytes, (nodes, offload)
 
 
 def test_the_least_of_a_mixture_has_its_experts_apart() -> None:
