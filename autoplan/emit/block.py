@@ -30,7 +30,7 @@ from autoplan.emit.source import (
     size_text,
 )
 from autoplan.emit.spelling import operand, spell
-from autoplan.emit.unmoved_values import also_named, unmoved
+from autoplan.emit.unmoved_values import MIXTURE, also_named, unmoved, unmoved_in
 from autoplan.ir.graph import Argument, free_name
 from autoplan.ir.mesh import MICROBATCH, MICROBATCHES
 from autoplan.ir.randomness import ATTENTION, BY_RANK, KEY, is_random, random_operators
@@ -50,8 +50,8 @@ GROUPED_ATTENTION = "autoplan.grouped_query_attention"
 GATHERS = ("all_gather", "all_gather_invariant")
 """Steps that say whether a compiled segment keeps what they give."""
 
-MIXTURE, KEEPS = "autoplan.experts", MappingProxyType({"keep": "keeps(self)"})
-"""An operator that says itself what of it is computed again, and how it is told."""
+KEEPS = MappingProxyType({"keep": "keeps(self)"})
+"""How a mixture, which says itself what of it is computed again, is told so."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def emit_body(
     shared  statements that are written on one line
     again   values that may be dropped and computed again in the backward (``runtime.memory.selective``)
     """
-    lines, same, sent = [], unmoved(statements), set[str]()
+    lines, same, sent = [], {**unmoved(statements), **shared.same}, set[str]()
     flying = {each.mixture for flights in shared.flights.values() for each in flights}
     made = {s.value.name: s for s in statements if isinstance(s, Compute)}
     for statement in statements:
@@ -305,7 +305,7 @@ def block_names(
     """How each value is written, and its number of dims."""
     names = {value.name: f"self.{attributes[value.name]}" for value in (*block.parameters, *block.buffers)}
     produced = [*block.inputs, *block.externals, *(s.value for s in block.body)]
-    same = unmoved(block.body)
+    same = unmoved_in(block)
     made = (v.name for v in produced if v.name not in names and v.name not in same)
     names = also_named(names | local_names(made, reserved, readable_names(block)), same)
     ranks = {v.name: len(v.local_shape) for v in (*produced, *block.parameters, *block.buffers)}

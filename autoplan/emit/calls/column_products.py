@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autoplan.emit.calls.biased_products import fused_biases
+from autoplan.emit.unmoved_values import unmoved_in
 from autoplan.ir.graph import Ref
 from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement, TokenFlight
 from autoplan.redistribution.chunks import chunked_sums
@@ -118,6 +119,7 @@ class Lines:
     in_place  sums over an axis that are taken where the product lies: nobody else reads it
     rows      products in chunks with the redistribution of what they give, by the value of that
     flights   mixtures in three calls, by the statement before which the first or the second is written
+    same      values that have no line, and those that they are (``unmoved_in``)
     """
 
     fused: Mapping[str, str]
@@ -125,6 +127,7 @@ class Lines:
     in_place: frozenset[str] = frozenset()
     rows: Mapping[str, RowProduct] = field(default_factory=dict)
     flights: Mapping[str, tuple[TokenFlight, ...]] = field(default_factory=dict)
+    same: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(block: LoweredBlock) -> Lines:
@@ -134,7 +137,8 @@ class Lines:
         for each in block.flights:
             for place in (each.sent, each.run):
                 flights[place] = (*flights.get(place, ()), each)
-        return Lines(fused_biases(block), column, reduced_in_place(block, column.values()), rows, flights)
+        in_place = reduced_in_place(block, column.values())
+        return Lines(fused_biases(block), column, in_place, rows, flights, unmoved_in(block))
 
     @cached_property
     def line_of(self) -> dict[str, str]:

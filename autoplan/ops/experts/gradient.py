@@ -17,6 +17,11 @@ Run = Callable[..., tuple[Tensor, list[Tensor]]]
 Back = Callable[..., list[Tensor]]
 
 
+def as_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """[.., width] -> [tokens, width] each."""
+    return tuple(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]) for x in tensors)
+
+
 class Plain(Function):
     """Runs the functions themselves."""
 

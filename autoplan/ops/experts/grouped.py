@@ -68,7 +68,8 @@ class Routed:
     """Where each row of the experts' order comes from.
 
     order     the choice, counted over all tokens, that stands in each row; ``tokens``: whose it is
-    expert    of each row; the number of experts, or more, where there is none
+    expert    of each row; the number of experts, or more, where there is none; where all rows have one, those without
+              rows follow
     ends      int32 [experts]: behind the last row of each
     complete  whether every row has an expert
     serves    whether grouped products do
@@ -89,7 +90,8 @@ class Routed:
         known = index if named else index & torch.iinfo(index.dtype).max  # what is negative becomes large
         expert, order = torch.sort(known.reshape(-1), stable=True)
         if count is not None and not named:
-            expert, order = expert[:count], order[:count]
+            order = order[:count]
+            expert = expert[:count] if at_most else expert
         ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True, out_int32=True)
         complete = count is not None and not at_most
         return Routed(order, order // index.shape[-1], expert, ends, complete, serves)
@@ -99,13 +101,13 @@ class Routed:
         return rows if self.complete else rows.masked_fill_((self.expert >= self.ends.numel()).unsqueeze(-1), 0)
 
     def back(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
-        """Rows in the order of the choices, [tokens, choices, width]; zeros where a choice has none.
+        """Rows of one number in the order of the choices, [tokens, choices]; zeros where a choice has none.
 
         shape  of the choices: (tokens, choices)
         """
         choices = shape[0] * shape[1]
         apart = (rows.new_empty if rows.shape[0] == choices else rows.new_zeros)(choices, rows.shape[-1])
-        return apart.index_copy_(0, self.order, rows).view(*shape, rows.shape[-1])
+        return apart.index_copy_(0, self.order, rows).view(shape)
 
     def totals(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
         """The sums over each token's choices, [tokens, width], in their order, so that two runs give the same bits; of
@@ -139,7 +141,7 @@ class Routed:
         return torch.stack([one.t() @ other for one, other in pairs])
 
     def biased(self, rows: Tensor, bias: Tensor) -> Tensor:
-        return rows + bias[self.expert.clamp(max=bias.shape[0] - 1)]
+        return rows + bias[self.expert[: rows.shape[0]].clamp(max=bias.shape[0] - 1)]
 
     def summed(self, rows: Tensor) -> Tensor:
         """The sum of each expert's rows, [experts, width]."""
@@ -172,7 +174,7 @@ class Inside:
         products = [routed.product(rows, weights.turned(weight)) for weight in weights.first]
         if weights.biases:
             products = [routed.biased(p, b) for p, b in zip(products, weights.biases, strict=True)]
-        return Inside(routed, scores.reshape(-1, 1).index_select(0, routed.order), products)
+        return Inside(routed, scores.take(routed.order).unsqueeze(1), products)
 
     @property
     def kept(self) -> list[Tensor]:
@@ -273,7 +275,7 @@ def backward_of_rows(
         back = routed.product(outer, weights.back(weights.down))
         inner, d_products = through(inside.products, back * score)
         d_score = (back * inner).sum(-1, keepdim=True)
-    d_scores = routed.back(routed.masked(d_score), shape).squeeze(-1)
+    d_scores = routed.back(routed.masked(d_score), shape)
     d_hidden = gradient_of_tokens(routed, weights, d_products, shape)
     further = WeightGradients(routed, weights, rows, scored, inner, d_products)
     return d_hidden, cast(d_scores, inside.score.dtype), further

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from autoplan.ops.experts.activation import activation_function, value_and_gradients
-from autoplan.ops.experts.gradient import Plain, register_gradient
+from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient
 from autoplan.ops.experts.grouped import Inside, WeightGradients, Weights, backward_of_rows, cast, forward, kept_like
 
 OPERANDS = "Tensor hidden, Tensor index, Tensor scores, Tensor[] first, Tensor down, Tensor[] biases"
@@ -29,7 +29,7 @@ def experts(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
     activation: str, transposed: bool, complete: bool = False, keep: bool = True,
 ) -> Tensor:  # fmt: skip
-    """hidden [.., h], index and scores [.., k] -> [.., o].
+    """hidden [.., h], index and scores [.., k] or [tokens, k] -> [.., o].
 
     first       (gate, up), (gate and up interleaved,) or (up,): [experts, f, h] each, [experts, h, f] if ``transposed``
     down        [experts, o, f], or [experts, f, o]
@@ -38,8 +38,7 @@ def experts(
     complete    whether every index names an expert
     keep        the first products for the backward; else it computes them again
     """
-    lead, choices = hidden.shape[:-1], index.shape[-1]
-    flat = (hidden.reshape(-1, hidden.shape[-1]), index.reshape(-1, choices), scores.reshape(-1, choices))
+    lead, flat = hidden.shape[:-1], as_rows(hidden, index, scores)
     settings = (activation, transposed, complete, keep)
     if torch.compiler.is_compiling():
         result, _ = torch.ops.autoplan.experts(*flat, list(first), down, list(biases), *settings)

@@ -15,7 +15,6 @@ from autoplan.emit.calls.column_products import Lines
 from autoplan.emit.naming import with_class_names
 from autoplan.emit.program_text import RESERVED
 from autoplan.emit.stage_classes import runs_of
-from autoplan.emit.unmoved_values import unmoved
 from autoplan.errors import RehearsalError
 from autoplan.ir.typed_program import Lowered, LoweredBlock, Move
 from autoplan.rehearsal.records import Call, RankTrace
@@ -93,11 +92,11 @@ def reads_sizes(line: ast.Assign) -> bool:
 
 def emitted_names(block: LoweredBlock) -> Iterator[str]:
     """The value that each line of a block's forward is a step of."""
-    shared, same = Lines.of(block), unmoved(block.body)
+    shared = Lines.of(block)
     for statement in block.body:
         name = statement.value.name
         yield from (each.mixture for each in shared.flights.get(name, ()))
-        if name in same:
+        if name in shared.same:
             continue
         if name in shared.column:
             yield shared.column[name].results[0]

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from autoplan.ops.experts.gradient import as_rows
 from autoplan.ops.experts.grouped import Inside, Weights, cast
 from autoplan.ops.experts.mixture import run_backward_of_rows, run_forward
 from autoplan.rules.nn.expert_capacity import rows_sent
@@ -71,12 +72,12 @@ def send_tokens(
     (axis,) = axes
     assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
     lead, choices = hidden.shape[:-1], index.shape[-1]
-    flat = (hidden.reshape(-1, hidden.shape[-1]), index.reshape(-1, choices), scores.reshape(-1, choices))
+    hidden, index, scores = as_rows(hidden, index, scores)
     peers, rows = Peers(axis.group.group_name, axis.size, axis.rank, axis.places), 0
     if capacity is not None:
         rows = rows_sent(math.prod(lead[:-1]), lead[-1], choices, experts, axis.size, capacity)
-    edge, flying, tokens, counts = _Send.apply(*flat, experts, rows, peers)
-    return Sent(edge, flying, tokens, counts, rows, peers, flat, lead)
+    edge, flying, tokens, counts = _Send.apply(hidden, index, scores, experts, rows, peers)
+    return Sent(edge, flying, tokens, counts, rows, peers, (hidden, index, scores), lead)
 
 
 def run_experts(

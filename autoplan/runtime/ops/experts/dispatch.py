@@ -74,8 +74,8 @@ class Journey:
                  and the host waits for the device
         """
         members = torch.arange(peers.size, device=index.device).view(-1, 1, 1)
-        parts = index.tensor_split(chunks)
-        names = [part.unsqueeze(0) // experts == members for part in parts]
+        parts = [index] if chunks == 1 else index.tensor_split(chunks)
+        names = [part // experts == members for part in parts]
         goes = [named.any(-1) for named in names]
         if rows:
             return [Journey.again(filled(part, rows), [], peers, rows) for part in goes]

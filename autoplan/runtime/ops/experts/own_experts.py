@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from autoplan.ops.experts import experts
@@ -25,7 +26,8 @@ def local_experts(
 
 def top_indices(x: Tensor, k: int, dim: int, largest: bool = True) -> Tensor:
     """Where the k greatest (or least) along a dim stand, the greatest first."""
-    return x.detach().topk(k, dim, largest).indices
+    with torch.no_grad():
+        return x.topk(k, dim, largest).indices
 
 
 def scattered(index: Tensor, source: Tensor, dim: int, size: int) -> Tensor:

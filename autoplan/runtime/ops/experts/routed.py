@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from autoplan.ops.experts.gradient import Plain, register_gradient
+from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient
 from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
 from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, run_backward_of_rows, run_forward
 from autoplan.rules.nn.expert_capacity import rows_sent
@@ -50,7 +50,7 @@ def routed_experts(
     (axis,) = axes
     assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
     lead, choices = hidden.shape[:-1], index.shape[-1]
-    flat = (hidden.reshape(-1, hidden.shape[-1]), index.reshape(-1, choices), scores.reshape(-1, choices))
+    flat = as_rows(hidden, index, scores)
     peers = (axis.group.group_name, axis.size, axis.rank, list(axis.places))
     groups, rows = math.prod(lead[:-1]), 0
     if capacity is not None:
@@ -75,7 +75,7 @@ def counted_of(journey: Journey) -> Tensor:
 
 def own_index(message: Message, rank: int, here: int) -> Tensor:
     """Indices counted from this rank's first expert, [rows, k]."""
-    return message.index - rank * here
+    return message.index - rank * here if rank else message.index
 
 
 def run(
