@@ -90,6 +90,7 @@ class Accelerator(accelerate.Accelerator):
     plan    a folder that ``plan.export`` wrote, or the plan loaded from it, or its program
     split_batches  as Accelerate documents it: True, and a loader's batch is the whole batch of a step; False, and it
             is one data rank's part of it
+    dispatch_batches  of a DataLoaderConfiguration: True, and every rank collates the whole batch and takes its rows
     others  as accelerate.Accelerator takes them
 
     The batch of a step is the plan's, whose microbatches accumulate: gradient_accumulation_steps is 1. ParallelismError
@@ -137,6 +138,7 @@ class Accelerator(accelerate.Accelerator):
         if self.planned is None:
             self.parameters = dict(model.named_parameters())
             self.planned = PlannedModel(self.program, model)
+            self.planned.rows = "whole" if self.dispatch_batches else None
             self.prepared = model
         elif model is not self.planned and model is not self.prepared:
             raise ParallelismError("a second model", "an Accelerator runs one plan", "make another Accelerator for it")
@@ -169,7 +171,7 @@ class Accelerator(accelerate.Accelerator):
         if not getattr(data_loader, "_is_accelerate_prepared", False):
             join = 1 if self.split_batches else self.data_ranks
             check_rows(data_loader, self.program, join)
-            own = loader_of(data_loader, self.program, join)
+            own = loader_of(data_loader, self.program, join, whole=bool(self.dispatch_batches))
             generator = getattr(getattr(own.batch_sampler, "sampler", None), "generator", None)
             if generator is not None:
                 synchronize_rng_states(["generator"], generator)

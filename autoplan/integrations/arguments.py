@@ -30,6 +30,7 @@ REFUSED = {
     "use_liger_kernel": ("the program runs what the plan was traced with", GIVEN),
     "fp16_full_eval": ("the program evaluates in the plan's precision", GIVEN),
     "bf16_full_eval": ("the program evaluates in the plan's precision", GIVEN),
+    "debug": ("no step calls the module that it would watch, and a loss that isn't finite stops training", GIVEN),
     "optim_target_modules": ("the plan's optimizer is over all parameters", GIVEN),
 }
 TOLD = {
@@ -38,6 +39,10 @@ TOLD = {
     "torch_compile": "the plan says what is compiled",
     "ddp_bucket_cap_mb": "the plan's buckets are its own",
     "ddp_static_graph": "no DistributedDataParallel is made",
+    "ddp_find_unused_parameters": "no DistributedDataParallel is made",
+    "ddp_broadcast_buffers": "no DistributedDataParallel is made",
+    "torch_empty_cache_steps": "a program keeps its memory between steps",
+    "eval_accumulation_steps": "an evaluation gives the loss alone, and there are no predictions to move",
 }
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "sgd": "sgd", "adagrad": "adagrad", "rmsprop": "rmsprop",
@@ -57,8 +62,8 @@ def training_of(args: TrainingArguments, **further: object) -> Training:
 
     further  other fields of Training
 
-    The learning rate's schedule and the clipping stay the Trainer's. A seed that is TrainingArguments' default is none
-    that was asked for. ParallelismError for an optimizer of which torch.optim has no class.
+    The learning rate's schedule and the clipping stay the Trainer's. ``seed`` is that of the arguments, also their
+    default. ParallelismError for an optimizer of which torch.optim has no class.
     """
     name = str(args.optim.value if hasattr(args.optim, "value") else args.optim)
     if name not in OPTIMIZERS or args.optim_args:
@@ -69,9 +74,8 @@ def training_of(args: TrainingArguments, **further: object) -> Training:
         "precision": "bf16-mixed" if args.bf16 else "fp16-mixed" if args.fp16 else "fp32",
         "learning_rate": args.learning_rate,
         "weight_decay": args.weight_decay,
+        "seed": args.seed,
     }
-    if args.seed != TrainingArguments.seed:
-        fields["seed"] = args.seed
     if OPTIMIZERS[name] == "adamw":
         fields |= {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
     if args.weight_decay:
@@ -98,13 +102,19 @@ def settled(args: TrainingArguments, program: Program) -> TrainingArguments:
         value = getattr(args, name, None)
         if value and value != getattr(default, name, None):
             raise ParallelismError(f"{name}={value!r}", cause, remedy)
+    check_sampling(args)
+    check_clipping(args, program)
     told = [f"{name}: {why}" for name, why in TOLD.items() if getattr(args, name, None)]
+    if not args.logging_nan_inf_filter:
+        told.append("logging_nan_inf_filter: a loss that isn't finite stops training before it is logged")
+    if args.dataloader_drop_last and args.gradient_accumulation_steps > 1:
+        told.append("dataloader_drop_last: all rows that don't fill the plan's batch are dropped, not a part of them")
+    if not args.average_tokens_across_devices and program.spec.size(DATA) > 1:
+        told.append("average_tokens_across_devices: the plan's loss is the mean over the whole batch, as on one device")
     loading = args.accelerator_config
     if getattr(loading, "split_batches", False):
         cause = "per_device_train_batch_size is the part of one data rank"
         raise ParallelismError("accelerator_config: split_batches=True", cause, "leave it out, and give that part")
-    if getattr(loading, "dispatch_batches", None):
-        told.append("accelerator_config: dispatch_batches: each rank reads its own rows")
     if args.seed != program.spec.training.seed and any(map(random_operators, program.spec.lowered.blocks)):
         planned = program.spec.training.seed
         told.append(f"seed: what the model draws, as in dropout, follows the plan's seed={planned}, not {args.seed}")
@@ -157,6 +167,23 @@ def root_of(checkpoint: Path, args: TrainingArguments) -> str:
         value, cause = f"output_dir={args.output_dir!r}", f"it holds {checkpoint.parent.name}: {error.cause}"
         remedy = f"move {checkpoint.parent.name} away, or give another output_dir"
         raise CheckpointError(value, cause, remedy) from None
+
+
+def check_sampling(args: TrainingArguments) -> None:
+    """ParallelismError for a sampler that deals rows to processes."""
+    said = getattr(args, "train_sampling_strategy", None)
+    if said == "batch_rebalance":
+        cause = "it deals rows to processes by their length, and the plan says which rows a rank takes"
+        raise ParallelismError(f"train_sampling_strategy={said!r}", cause, "use 'group_by_length'")
+
+
+def check_clipping(args: TrainingArguments, program: Program) -> None:
+    """ParallelismError where the plan clips to another norm than the arguments say, 0 for none."""
+    planned = program.spec.training.clip_grad_norm
+    if planned is not None and planned != args.max_grad_norm:
+        cause = f"the plan clips to {planned:g} before each step"
+        remedy = f"give max_grad_norm={planned:g}, or plan without clip_grad_norm"
+        raise ParallelismError(f"max_grad_norm={args.max_grad_norm:g}", cause, remedy)
 
 
 def check_batch(args: TrainingArguments, program: Program) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,7 @@ class PlannedModel(nn.Module):
     loss finds its work done; a loss that was multiplied before is an InputsError (on an accelerator at the next call,
     so that no step waits for the device).
 
+    rows    "whole": every rank is given the whole batch; None: a batch's shapes tell
     module  the user's: parameters' names and shapes are its own, and training starts from its values, if it has some
     """
 
@@ -96,6 +97,7 @@ class PlannedModel(nn.Module):
         super().__init__()
         self.program, self.multiplied = program, None
         self.of = type(module).__name__
+        self.rows: Literal["whole"] | None = None
         for name in SPARES:
             if hasattr(module, name):
                 setattr(self, name, getattr(module, name))
@@ -118,7 +120,7 @@ class PlannedModel(nn.Module):
         self.check_multiplied()
         batch = self.batch(args, inputs)
         if self.training:
-            taken = self.program.step(batch)
+            taken = self.program.step(batch, rows=self.rows)
             loss = Done.apply(torch.zeros((), requires_grad=True), taken, self)
         else:
             loss = self.program.evaluate(batch)

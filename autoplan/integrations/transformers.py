@@ -19,8 +19,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 from transformers import TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput, has_length
 
 from autoplan.errors import InputsError
@@ -66,6 +67,8 @@ class Trainer(transformers.Trainer):
         self.module = model
         self._set_signature_columns_if_needed()
         self.model = self.model_wrapped = self.callback_handler.model = self.accelerator.prepare_model(model)
+        if isinstance(self.train_dataset, IterableDataset):
+            self.model.rows = "whole"  # every rank reads it
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **further: Any) -> TrainOutput:
         """CheckpointError where ``output_dir`` holds checkpoints that another run left, and this one doesn't resume."""
@@ -106,6 +109,13 @@ class Trainer(transformers.Trainer):
                 raise InputsError(f"{len(data)} rows of data", cause, remedy) from None
         return super().get_train_dataloader()
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        """Groups of like length are those of the plan's batch, as on one device."""
+        sampler = super()._get_train_sampler(train_dataset)
+        if isinstance(sampler, LengthGroupedSampler):
+            sampler.batch_size = planned_rows(self.program.spec)
+        return sampler
+
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         check_evaluation(self.args, self.program)
         return super().get_eval_dataloader(eval_dataset)
@@ -116,7 +126,8 @@ class Trainer(transformers.Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """The program's step; its loss is the mean over the whole batch."""
-        return self.program.step(self.model.batch((), self._prepare_inputs(inputs))).detach()
+        batch = self.model.batch((), self._prepare_inputs(inputs))
+        return self.program.step(batch, rows=self.model.rows).detach()
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """This rank's share: ranks with the same rows count them once."""

@@ -144,16 +144,12 @@ def test_seeds_and_saves_of_a_trainer(folder: Path, tmp_path: Path, capsys: pyte
         args = TrainingArguments(str(tmp_path), per_device_train_batch_size=ROWS, use_cpu=True, seed=seed, report_to=[])
         settled(args, accelerator.program)
         assert ("follows the plan's seed=0, not 42" in capsys.readouterr().err) is told
-    for name, message in (("split_batches", "is the part of one data rank"), ("dispatch_batches", "")):
-        args = TrainingArguments(
-            str(tmp_path), per_device_train_batch_size=ROWS, use_cpu=True, report_to=[], accelerator_config={name: True}
-        )
-        if message:
-            with pytest.raises(ParallelismError, match=message):
-                settled(args, accelerator.program)
-        else:
-            settled(args, accelerator.program)
-            assert "dispatch_batches: each rank reads its own rows" in capsys.readouterr().err
+    args = TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=ROWS, use_cpu=True, report_to=[],
+        accelerator_config={"split_batches": True},
+    )  # fmt: skip
+    with pytest.raises(ParallelismError, match="is the part of one data rank"):
+        settled(args, accelerator.program)
     accelerator.end_training()
     with pytest.raises(ParallelismError, match=r"OwnSave\._save"):
         check_trainer(OwnSave, Trainer, {})

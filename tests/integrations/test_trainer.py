@@ -20,7 +20,6 @@ import autoplan
 from autoplan.errors import CheckpointError, InputsError, ParallelismError
 from autoplan.integrations.accelerate import FOLDER
 from autoplan.integrations.transformers import Trainer, training_of
-from autoplan.options import Training
 from autoplan.runtime.checkpoint.state_json import STATE
 from tests.support import trainer_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
@@ -133,11 +132,12 @@ def test_checkpoints_of_another_run_are_found_before_training(alone: Path, tmp_p
     other.program.close()
 
 
-def test_a_seed_that_nobody_asked_for_is_none_of_the_plan_s(tmp_path: Path) -> None:
-    """A report would tell that the default of the arguments, which the user never wrote, has no effect."""
-    given = TrainingArguments(str(tmp_path), use_cpu=True)
-    assert given.seed and training_of(given).seed == Training().seed
-    assert training_of(TrainingArguments(str(tmp_path), use_cpu=True, seed=7)).seed == 7
+@pytest.mark.parametrize("given", [{}, {"seed": 42}, {"seed": 7}, {"seed": 0}])
+def test_a_plan_s_seed_is_the_arguments_also_their_default(given: dict, tmp_path: Path) -> None:
+    """Nobody can tell a default from the same number that was written: the Trainer follows both, and so does a plan."""
+    args = TrainingArguments(str(tmp_path), use_cpu=True, **given)
+    assert training_of(args).seed == args.seed == given.get("seed", 42)
+    assert training_of(args, seed=3).seed == 3
 
 
 class OwnLoss(Trainer):

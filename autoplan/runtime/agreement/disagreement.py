@@ -63,7 +63,8 @@ def of_calls(ranks: Sequence[Facts]) -> InputsError | None:
         return InputsError(said(ranks, amount), cause, "give every rank the whole batch, or every rank its own rows")
     if len(groups(ranks, lambda f: f.tokens)) > 1:
         value = said(ranks, lambda f: f"rows of {f.tokens} tokens")
-        return InputsError(value, "a step computes rows of one length", "pad each batch alike on all ranks")
+        remedy = "pad each batch alike on all ranks, or give every rank the whole batch"
+        return InputsError(value, "a step computes rows of one length", remedy)
     return None
 
 
