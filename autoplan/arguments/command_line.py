@@ -3,6 +3,7 @@
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -38,6 +39,10 @@ class Parser(argparse.ArgumentParser):
         raise LaunchError(what.removeprefix("argument ") if colon else self.prog, said or message, help_text)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        first = next(iter(sys.argv[1:] if args is None else args), "").partition("=")[0]
+        options = [option for action in self._actions for option in action.option_strings]
+        if first.startswith("--") and not any(option.startswith(first) for option in options):
+            raise self.unknown([first])  # before what is lacking is told: it may be what this was meant for
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             raise self.unknown(rest)

@@ -47,6 +47,15 @@ def test_the_version_is_the_project_s(capsys: pytest.CaptureFixture[str]) -> Non
     assert f'\nversion = "{said.removeprefix("autoplan ").strip()}"\n' in (ROOT / "pyproject.toml").read_text()
 
 
+def test_a_mistyped_option_is_told_before_what_is_lacking(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in (
+        (["--verson"], "--verson: autoplan has no such option. did you mean --version?"),
+        (["plan", "--modl", "x"], "--modl: autoplan plan has no such option. did you mean --model"),
+    ):
+        assert main(arguments) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_plan_writes_the_folder(exported: Path) -> None:
     assert {path.name for path in exported.iterdir()} == FILES
 
