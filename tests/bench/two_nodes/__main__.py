@@ -5,7 +5,7 @@ All trainings on nodes of one size share three starts of torchrun. Then train.py
 step times, predicted and measured, of gradients that are summed or pushed to servers.
 
     python -m tests.bench.two_nodes --two-nodes PATH [--write docs/appendix/two_nodes.md] [--system NAME]
-        [--no-script] [--no-steps]
+        [--no-trainings] [--no-script] [--no-steps] [--keep DIR]
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from tests.bench.two_nodes.cases import SIZES, Case, all_cases
 from tests.bench.two_nodes.document import document
 from tests.bench.two_nodes.script import kills
 from tests.bench.two_nodes.steps import PLANS, timed
-from tests.bench.two_nodes.trainings import RATE, Row, Trainings, one_device, say
+from tests.bench.two_nodes.trainings import RATE, Row, Trainings, folder_of, one_device, say
 from tests.kill.case import Outcome
+
+SCRIPT = "script"  # folder of train.py's runs
 
 
 def arguments() -> argparse.Namespace:
@@ -37,10 +39,12 @@ def arguments() -> argparse.Namespace:
                         help="the tool that makes two nodes of one machine")  # fmt: skip
     parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only this one (repeatable)")
     parser.add_argument("--steps", action="append", choices=list(PLANS), help="step times of this alone (repeatable)")
+    parser.add_argument("--no-trainings", action="store_true", help="without the table of systems")
     parser.add_argument("--no-script", action="store_true", help="without train.py and its kills")
     parser.add_argument("--no-steps", action="store_true", help="without step times")
     parser.add_argument("--write", type=Path, help="the document that is written")
-    parser.add_argument("--keep", type=Path, help="folder for plans, checkpoints and logs; else a temporary one")
+    parser.add_argument("--keep", type=Path, help="folder for plans, checkpoints and logs, with none of an "
+                        "earlier run; a profile that it has under steps/ is taken. Else a temporary one")  # fmt: skip
     return parser.parse_args()
 
 
@@ -67,6 +71,15 @@ def scripts(root: Path, tool: Path) -> list[Outcome]:
     return outcomes
 
 
+def used(root: Path) -> list[str]:
+    """What an earlier run left there: its checkpoints and losses would be taken for those of this one's plans.
+
+    Step times leave nothing that is read but a profile, which is meant to be.
+    """
+    parts = [*(folder_of(processes) for processes in SIZES), SCRIPT]
+    return [part for part in parts if (root / part).exists()]
+
+
 def main() -> int:
     options = arguments()
     torch.set_num_threads(1)
@@ -77,12 +90,17 @@ def main() -> int:
     except Missing as missing:
         print(missing, file=sys.stderr)
         return 2
-    wanted = [case for case in all_cases() if case.system in (options.system or SYSTEMS)]
+    if options.keep and (left := used(options.keep)):
+        print(f"{options.keep}: an earlier run left {', '.join(left)} there. Remove them, or name another folder.",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    systems = () if options.no_trainings else options.system or SYSTEMS
+    wanted = [case for case in all_cases() if case.system in systems]
     with tempfile.TemporaryDirectory() as temporary:
         root = (options.keep or Path(temporary)).resolve()
         root.mkdir(parents=True, exist_ok=True)
         rows = trained([case for case in wanted if case.processes], root, tool)
-        outcomes = [] if options.no_script else scripts(root / "script", tool)
+        outcomes = [] if options.no_script else scripts(root / SCRIPT, tool)
         times = [] if options.no_steps else timed(root / "steps", tool, say, options.steps or ())
     text = document(rows, [case for case in wanted if not case.processes], outcomes, times)
     say(f"{text}\n{time.perf_counter() - began:.0f} s in all")

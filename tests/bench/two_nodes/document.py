@@ -29,7 +29,7 @@ make two-nodes          # python -m tests.bench.two_nodes --two-nodes PATH --wri
 def document(
     rows: Sequence[Row], left_out: Sequence[Case], outcomes: Sequence[Outcome], timed: Sequence[Timed] = ()
 ) -> str:
-    parts = (table(rows), reasons(left_out), scripts(outcomes), steps.section(timed) if timed else "")
+    parts = (table(rows) if rows else "", reasons(left_out), scripts(outcomes), steps.section(timed) if timed else "")
     return HEADER + "\n\n".join(filter(None, parts)) + "\n"
 
 

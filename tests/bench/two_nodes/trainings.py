@@ -69,7 +69,7 @@ class Trainings:
     """
 
     def __init__(self, processes: int, root: Path, tool: Path) -> None:
-        self.processes, self.root, self.tool = processes, root / f"2x{processes}", tool
+        self.processes, self.root, self.tool = processes, root / folder_of(processes), tool
         self.two = Cluster("two nodes", 2, processes, RATE)
         self.one = Cluster("one node", 1, 2 * processes)
         self.plans: dict[Case, str] = {}
@@ -113,6 +113,8 @@ class Trainings:
                 cluster.start([WORKER, str(file)], self.tool, LIMIT_S)
             except CalledProcessError as error:
                 done = [case for case in todo if (self.work(case, where) / f"losses-{last}.json").exists()]
+                if len(done) == len(todo):
+                    raise  # every plan's result is there: what went wrong is none's
                 failed = todo[len(done)]
                 self.problems[failed] = f"steps {first + 1}-{last} on {cluster.name}: exit status {error.returncode}"
                 say(f"{failed.system}: {self.problems[failed]}")
@@ -138,6 +140,11 @@ class Trainings:
             reference = references[case.model]
             device = parameter_error(found, reference, zero_gradients(reference)).error
         return Row(case, self.plans[case], tuple(different), losses, device, stale=staleness_of(plan))
+
+
+def folder_of(processes: int) -> str:
+    """Where everything of the nodes of that size is kept."""
+    return f"2x{processes}"
 
 
 def staleness_of(plan: autoplan.Plan) -> str:
