@@ -1,11 +1,14 @@
 """A plan as it is verified: in float64, small enough for local processes, replicas averaged often, without dropout."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from autoplan.errors import InputsError
+from autoplan.ir.choice import Hop
 from autoplan.ir.graph import Model
+from autoplan.ir.layout import Layout
 from autoplan.ir.randomness import drops_by_rank, is_random, with_randomness
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
@@ -32,14 +35,31 @@ def in_float64(record: PlanRecord) -> PlanRecord:
 
 
 def rewritten(record: PlanRecord, model: Model) -> PlanRecord:
-    """The plan of a model whose blocks have lost operators: casts, dropout. What was chosen for these is gone."""
+    """The plan of a model whose blocks have lost operators: casts, dropout. What was chosen for these is gone; a
+    redistribution of one's result is of what it read."""
     blocks = []
-    for block, choice in zip(model.blocks, record.chosen.blocks, strict=True):
+    for before, block, choice in zip(record.model.blocks, model.blocks, record.chosen.blocks, strict=True):
         left = {node.name for node in block.nodes}
         again = tuple(each for each in choice.again if each[0] in left)
         strategies = tuple(each for each in choice.strategies if each[0] in left)
-        blocks.append(replace(choice, again=again, strategies=strategies))
+        gone = {node.name: node.operands[0] for node in before.nodes if node.name not in left}
+        hops = redistributed(choice.hops, gone)
+        blocks.append(replace(choice, again=again, strategies=strategies, hops=hops))
     return replace(record, model=model, chosen=replace(record.chosen, blocks=tuple(blocks)))
+
+
+def redistributed(hops: Sequence[Hop], gone: Mapping[str, str]) -> tuple[Hop, ...]:
+    """Redistributions where some operators are gone, each once.
+
+    gone  (result, what it was made of) of these operators
+    """
+    found: dict[tuple[str, Layout, Layout], Hop] = {}
+    for hop in hops:
+        value = hop.value
+        while value in gone:
+            value = gone[value]
+        found.setdefault((value, hop.source, hop.target), replace(hop, value=value))
+    return tuple(found.values())
 
 
 def local_plan(record: PlanRecord, given: Batch | None, seed: int) -> tuple[PlanRecord, str, dict[str, torch.Tensor]]:
