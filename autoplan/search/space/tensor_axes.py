@@ -190,7 +190,9 @@ def splitting(
     operator: Operator, weights: frozenset[str], found: Sequence[Strategy], axes: Iterable[str]
 ) -> tuple[Strategy, ...]:
     """Of an operator's strategies those that use every tensor axis: a matmul's weight or a table is split, so are the
-    heads of an attention, and what a body reduces (the classes of a loss). An axis on which none does is left out."""
+    heads of an attention, and what a body reduces (the classes of a loss). Of a mixture's experts every weight is: one
+    whose last products alone are split leaves the ranks to repeat most of the work. An axis on which none does is left
+    out."""
     held = [i for i, name in enumerate(operator.node.operands) if name in weights]
     splits = operator.rule.cost in ("matmul", "attention", "experts") or bool(held and operator.node.op in GATHERING)
     left = tuple(found)
@@ -198,6 +200,8 @@ def splitting(
         if splits:
             places = held or range(len(operator.operands))
             using = tuple(s for s in left if any(s.on(axis).inputs[i].kind == "S" for i in places))
+            if operator.rule.cost == "experts":
+                using = tuple(s for s in using if all(s.on(axis).inputs[i].kind == "S" for i in places)) or using
         else:
             using = tuple(s for s in left if s.on(axis).communicates and s.on(axis).output == I)
         left = using or left
