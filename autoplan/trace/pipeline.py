@@ -31,6 +31,7 @@ from autoplan.trace.modules import aliases_of, tree_of
 from autoplan.trace.passes.assigned_parts import joined_once
 from autoplan.trace.passes.clean import split_projections, split_weights, used, without_detaching, without_duplicates
 from autoplan.trace.passes.dense_experts import routed
+from autoplan.trace.passes.forward_substitution import triangular_solves
 from autoplan.trace.passes.recurrence import rolled
 from autoplan.trace.passes.views import short_views
 from autoplan.trace.repeats.copying import KeptChildren, fake_copy, fake_like, fake_mode, original_name
@@ -169,6 +170,7 @@ def flatten(model: nn.Module, converted: Converted) -> Flat:
     """Runs the clean-up passes."""
     builder, parameters = converted.builder, parameters_of(model, converted)
     nodes = joined_once(builder, builder.nodes.values(), converted.output)
+    nodes = triangular_solves(builder, nodes)
     nodes, output = rolled(builder, nodes, converted.output)
     nodes, output = short_views(builder, nodes, output)
     nodes = used(nodes, output)

@@ -4,6 +4,7 @@ Modules, each importing only those before it:
 
     compositions     operators that torch doesn't compose, or by looking at values, of others
     decompose        operators without form or rule
+    forward_substitution  loops over a triangular matrix's rows as one solve
     literals         tensors written as numbers
     buffer_updates   what forward makes of buffers
     vectorize        equal computations on all parts as one
