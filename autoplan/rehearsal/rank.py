@@ -16,7 +16,6 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from autoplan.errors import AutoplanError
 from autoplan.export.folder import opened
 from autoplan.ir.mesh import MICROBATCH, Axis, Mesh
 from autoplan.ir.typed_program import TypedValue
@@ -191,8 +190,3 @@ def shortened(spec: ProgramSpec, microbatches: int) -> ProgramSpec:
 
     shorter = replace(lowered, mesh=Mesh(axes), batch=tuple(fewer(value) for value in lowered.batch))
     return replace(spec, lowered=shorter)
-
-
-def failed(error: Exception) -> str:
-    """What a rank that broke off says."""
-    return str(error) if isinstance(error, AutoplanError) else f"{type(error).__name__}: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -129,4 +130,23 @@ def thinned(problem: Problem, random: np.random.Generator) -> Problem:
     while math.prod(map(len, kept)) > MOST:
         largest = max(kept, key=len)
         largest.pop(int(random.integers(0, len(largest))))
-    return problem.with_options([np.array(keep) for keep in kept])
+    return with_options(problem, [np.array(keep) for keep in kept])
+
+
+def with_options(problem: Problem, kept: Sequence[np.ndarray]) -> Problem:
+    """The same with some of each group's options alone, by their numbers."""
+    tensors = (
+        replace(
+            tensor,
+            given=tensor.given[kept[tensor.source]],
+            sinks=tuple((g, taken[kept[g]]) for g, taken in tensor.sinks),
+            keepers=tuple((g, places[kept[g]]) for g, places in tensor.keepers),
+            stands=None if tensor.stands is None else tensor.stands[kept[tensor.source]],
+        )
+        for tensor in problem.tensors
+    )
+    groups = (
+        Group(g.key, tuple(g.options[i] for i in keep), g.time_s[keep], g.state_bytes[keep], g.kept_bytes[keep])
+        for g, keep in zip(problem.groups, kept, strict=True)
+    )
+    return Problem(tuple(groups), tuple(tensors))

@@ -33,7 +33,7 @@ the axis over which a named system gathers it (``System.gathered``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -128,27 +128,6 @@ class Problem:
         """About as many as the integer program will have."""
         flows = sum(len(t.arcs) * (len(t.sinks) + (len(t.sinks) > 1)) for t in self.tensors)
         return flows + sum(len(g.options) for g in self.groups)
-
-    def index(self, key: GroupKey) -> int:
-        return next(i for i, group in enumerate(self.groups) if group.key == key)
-
-    def with_options(self, kept: Sequence[np.ndarray]) -> Problem:
-        """The same with some of each group's options alone, by their numbers."""
-        tensors = (
-            replace(
-                tensor,
-                given=tensor.given[kept[tensor.source]],
-                sinks=tuple((g, taken[kept[g]]) for g, taken in tensor.sinks),
-                keepers=tuple((g, places[kept[g]]) for g, places in tensor.keepers),
-                stands=None if tensor.stands is None else tensor.stands[kept[tensor.source]],
-            )
-            for tensor in self.tensors
-        )
-        groups = (
-            Group(g.key, tuple(g.options[i] for i in keep), g.time_s[keep], g.state_bytes[keep], g.kept_bytes[keep])
-            for g, keep in zip(self.groups, kept, strict=True)
-        )
-        return Problem(tuple(groups), tuple(tensors))
 
     def of_block(self, block: int, shares: Mapping[GroupKey, float]) -> Problem:
         """The part that belongs to one block: its operators and the ways of its values. Boundaries cost nothing, nor
