@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from autoplan.ir.graph import Model
 from autoplan.trace.pipeline import trace
-from tests.support.interpret import interpret
+from tests.support.traced_loops import ops, traced_equal
 
 torch.set_num_threads(1)
 
@@ -60,6 +60,11 @@ def of_what_it_was(x: Tensor) -> Tensor:
     return a
 
 
+def under_a_drawn_mask(x: Tensor) -> Tensor:
+    """It covers the upper half in each draw, yet is no constant."""
+    return rows(x.masked_fill((torch.rand(N, N) > -1).triu(), 0))
+
+
 class Loop(nn.Module):
     def __init__(self, loop: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -70,22 +75,9 @@ class Loop(nn.Module):
         return (found * torch.arange(N)).sum()
 
 
-def ops(model: Model) -> list[str]:
-    return [node.op for block in model.blocks for node in block.nodes]
-
-
 def traced(loop: Callable[[Tensor], Tensor]) -> Model:
-    """The loop's graph, which has its loss and its gradients."""
     torch.manual_seed(0)
-    module, batch = Loop(loop), {"x": torch.randn(ROWS, 3, N, N)}
-    model = trace(module, batch, training=True)
-    state = {"weight": module.weight.detach().clone().requires_grad_()}
-    got, expected = interpret(model, state, batch), module(**batch)
-    torch.testing.assert_close(got, expected)
-    got.backward()
-    expected.backward()
-    torch.testing.assert_close(state["weight"].grad, module.weight.grad)
-    return model
+    return traced_equal(Loop(loop), {"x": torch.randn(ROWS, 3, N, N)})
 
 
 @pytest.mark.parametrize("loop", [as_a_delta_rule, masked])
@@ -98,6 +90,11 @@ def test_a_loop_over_rows_is_one_solve(loop: Callable[[Tensor], Tensor]) -> None
 @pytest.mark.parametrize("loop", [with_a_diagonal, from_the_third, but_the_last, of_what_it_was])
 def test_another_loop_stays_as_it_is_written(loop: Callable[[Tensor], Tensor]) -> None:
     assert SOLVE not in ops(traced(loop))
+
+
+def test_a_mask_that_is_drawn_is_no_constant() -> None:
+    model = trace(Loop(under_a_drawn_mask), {"x": torch.randn(ROWS, 3, N, N)}, training=True)
+    assert SOLVE not in ops(model)
 
 
 def test_halves_are_not_solved() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from autoplan.ir.graph import Model
 from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
+from tests.support.traced_loops import ops, traced_equal
 
 torch.set_num_threads(1)
 
@@ -61,21 +62,8 @@ class Loop(nn.Module):
 
 
 def traced(loop: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Model:
-    """The loop's graph, which has its loss and its gradients."""
     torch.manual_seed(0)
-    module, batch = Loop(loop), {"x": torch.randn(ROWS, LENGTH, WIDTH), "read": torch.randn(ROWS, LENGTH, STATES)}
-    model = trace(module, batch, training=True)
-    state = {"weight": module.weight.detach().clone().requires_grad_()}
-    got, expected = interpret(model, state, batch), module(**batch)
-    torch.testing.assert_close(got, expected)
-    got.backward()
-    expected.backward()
-    torch.testing.assert_close(state["weight"].grad, module.weight.grad)
-    return model
-
-
-def ops(model: Model) -> list[str]:
-    return [node.op for block in model.blocks for node in block.nodes]
+    return traced_equal(Loop(loop), {"x": torch.randn(ROWS, LENGTH, WIDTH), "read": torch.randn(ROWS, LENGTH, STATES)})
 
 
 @pytest.mark.parametrize("loop", [scanned, gated])
