@@ -60,8 +60,12 @@ def group_path(topology: Topology, axes: Sequence[Axis]) -> LinkPath:
 
 
 def tree_seconds(bytes: float, topology: Topology, axes: Sequence[Axis]) -> float:
-    """Of messages of so many bytes up and down a binomial tree of a group, whole ones, round after round."""
-    return sum(2 * float(send_seconds(bytes, link)) for link in tree_links(topology, axes))
+    """Of messages of so many bytes up and down a binomial tree of a group, whole ones, round after round: each answers
+    the one before, so only the first may meet a rank that computes."""
+    links = tree_links(topology, axes)
+    waits_s = [link.of("send").turn_s for link in links]
+    apart_s = sum(2 * float(send_seconds(bytes, link)) for link in links)
+    return apart_s - (2 * sum(waits_s) - max(waits_s, default=0.0)) * (bytes > 0)
 
 
 def tree_links(topology: Topology, axes: Sequence[Axis]) -> list[Link]:

@@ -200,12 +200,13 @@ class Split(Generic[AnyCase]):
 
 
 def split(samples: Iterable[Sample[AnyCase]]) -> Split[AnyCase]:
-    """Every second size of each family, from the smallest; a family of one is fitted."""
+    """Every second size of each family, from the largest: a rate is told best by what takes longest."""
     fitted: list[Sample[AnyCase]] = []
     held_out: list[Sample[AnyCase]] = []
     for members in by_family(samples).values():
-        fitted += members[::2]
-        held_out += members[1::2]
+        odd = len(members) % 2
+        fitted += members[1 - odd :: 2]
+        held_out += members[odd::2]
     return Split(tuple(fitted), tuple(held_out))
 
 

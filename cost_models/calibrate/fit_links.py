@@ -44,7 +44,7 @@ def with_start_delay(links: Links, start_delay_s: float, send_s: float) -> dict[
 
 def _later(link: Link, start_delay_s: float, send_s: float) -> Link:
     kinds = tuple((kind, _later(own, send_s if kind == "send" else start_delay_s, send_s)) for kind, own in link.kinds)
-    return replace(link, startup_s=link.startup_s + start_delay_s, kinds=kinds)
+    return replace(link, startup_s=link.startup_s + start_delay_s, turn_s=start_delay_s, kinds=kinds)
 
 
 def _joined(kinds: Mapping[str, Link]) -> Link:
@@ -57,7 +57,11 @@ def _joined(kinds: Mapping[str, Link]) -> Link:
 
 
 def _fit_kind(samples: Sequence[Sample[Collective]]) -> dict[str, Link]:
-    """The links by one kind of collective alone."""
+    """The links by one kind of collective alone.
+
+    By time: what a step waits for is large. And a link may let a burst through at once, as a shaper's or a switch's
+    buffer does: a message of a few such bursts then goes faster than the link carries what follows.
+    """
     members: dict[str, set[int]] = {}
     for sample in samples:
         for level, count in sample.case.axis.levels:
@@ -66,6 +70,7 @@ def _fit_kind(samples: Sequence[Sample[Collective]]) -> dict[str, Link]:
         _guess(samples, members),
         lambda trial: [predict(sample.case, _links(trial, members)) for sample in samples],
         [sample.seconds for sample in samples],
+        by_time=True,
     )
     return _links(figures, members)
 

@@ -4,6 +4,7 @@ A fabric is a file of its own, ``profiles/fabrics/<name>.toml``, with the figure
 device's profile may instead hold them inline, under ``[links.node]`` and ``[links.nic]``. Either way a table holds::
 
     latency, bandwidth, startup                a figure each: what "ring", or whatever runs by default, reaches
+    turn                                       optional: of the startup a wait for a processor that ranks share
     [….group_bandwidth] 2 = …, 8 = …           optional: bandwidth by members of the group, where it differs
     [….protocols.LL] latency, share            optional: other protocols that a collective may choose
     [….tree] latency                           optional: trees are tried for an all-reduce, with this latency per hop
@@ -71,6 +72,8 @@ class Link:
                            constant outside
     kinds                  ((kind of ``KINDS``, link), ...): figures that hold for that kind of collective in place of
                            these, as different shares of the wire are reached, or algorithms differ
+    turn_s                 of the startup what a rank waits for its turn on a processor that ranks share: of messages
+                           that answer each other only the first meets ranks that compute
     """
 
     latency_s: float
@@ -81,6 +84,7 @@ class Link:
     tree_latency_s: float | None = None
     group_bandwidths: tuple[tuple[int, float], ...] = ()
     kinds: tuple[tuple[str, Link], ...] = ()
+    turn_s: float = 0.0
 
     def of(self, kind: str) -> Link:
         """The figures that hold for a kind of collective."""
@@ -157,6 +161,7 @@ def _link(figures: Figures, at: tuple[str, ...]) -> Link:
         tree_latency_s=_tree(figures, (*at, "tree")) if figures.has(*at, "tree") else None,
         group_bandwidths=_group_bandwidths(figures, (*at, "group_bandwidth")),
         kinds=tuple((kind, _link(figures, (*at, kind))) for kind in KINDS if figures.has(*at, kind)),
+        turn_s=figures.number(*at, "turn", measures="seconds") if figures.has(*at, "turn") else 0.0,
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import DataAxis, Prices
-from autoplan.cost.mesh_links import tree_links
+from autoplan.cost.mesh_links import tree_links, tree_seconds
 from autoplan.errors import ParallelismError
 from autoplan.ir.buckets import MOST_BYTES, RULED_BYTES, SumRule, bucket_bytes, by_size, sum_levels
 from autoplan.ir.mesh import Mesh
@@ -18,6 +18,7 @@ from autoplan.option_values import ALL_REDUCES
 from autoplan.options import Parallelism
 from autoplan.search.space.one_line import read_text
 from cost_models.collective import send_seconds
+from cost_models.hardware import Level, Link, Topology
 
 MIB = 2**20
 LINES = st.tuples(st.floats(0, 1e-2), st.floats(0, 1e-8))
@@ -110,6 +111,16 @@ def test_a_tree_takes_a_message_each_way_in_every_round() -> None:
     assert [link.bandwidth_bytes_per_s for link in tree_links(beside.prices.topology, axes)][-1] == pytest.approx(
         network.link.scaled(min(network.lone, 2)).bandwidth_bytes_per_s
     )
+
+
+def test_only_the_first_message_of_a_tree_meets_ranks_that_compute() -> None:
+    node, network = Link(1e-4, 1e9, 3e-3, turn_s=2e-3), Link(1e-4, 1e8, 4e-3, turn_s=3e-3)
+    levels = (Level("node", 2, node), Level("nic", 2, network))
+    topology, axes = Topology(ClusterSpec.parse("1x2 cpu").topology().device, levels), [Mesh.of(dp=4).axis("dp")]
+    found = tree_seconds(MIB, topology, axes)
+    apart = 2 * sum(float(send_seconds(MIB, link)) for link in (node, network))
+    assert found == pytest.approx(apart - 2 * 2e-3 - 3e-3)
+    assert tree_seconds(0, topology, axes) == 0
 
 
 @pytest.mark.parametrize(("nodes", "each"), [(2, 2), (2, 4), (4, 2)])
