@@ -1,4 +1,4 @@
-"""python -m tests.bench.two_nodes: what it refuses before anything runs."""
+"""python -m tests.bench.two_nodes: what it refuses before anything runs, and the page's parts that it leaves alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.two_nodes import __main__ as two_nodes
+from tests.bench.two_nodes.document import document
 from tests.bench.two_nodes.trainings import folder_of
 
 
@@ -28,3 +29,16 @@ def test_a_kept_calibration_is_no_earlier_run(tmp_path: Path):
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps" / "profile.toml").touch()
     assert two_nodes.used(tmp_path) == []
+
+
+def test_a_part_that_did_not_run_stays_as_it_was():
+    first = document([], [], [], "measured yesterday")
+    assert "measured yesterday" in first
+    assert document([], [], [], "", first) == first
+    again = document([], [], [], "measured today", first)
+    assert "measured today" in again and "yesterday" not in again
+
+
+def test_the_page_has_the_parts_that_are_taken_over():
+    page = (Path(__file__).parents[2] / "docs/appendix/two_nodes.md").read_text()
+    assert document([], [], [], "", page) == page

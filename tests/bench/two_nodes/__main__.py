@@ -25,7 +25,7 @@ from tests.bench.live.clusters import TWO_NODES, Cluster, Missing
 from tests.bench.two_nodes.cases import SIZES, Case, all_cases
 from tests.bench.two_nodes.document import document
 from tests.bench.two_nodes.script import kills
-from tests.bench.two_nodes.steps import PLANS, timed
+from tests.bench.two_nodes.steps import PLANS, section, timed
 from tests.bench.two_nodes.trainings import RATE, Row, Trainings, folder_of, one_device, say
 from tests.kill.case import Outcome
 
@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-trainings", action="store_true", help="without the table of systems")
     parser.add_argument("--no-script", action="store_true", help="without train.py and its kills")
     parser.add_argument("--no-steps", action="store_true", help="without step times")
-    parser.add_argument("--write", type=Path, help="the document that is written")
+    parser.add_argument("--write", type=Path, help="the document that is written; parts that don't run stay")
     parser.add_argument("--keep", type=Path, help="folder for plans, checkpoints and logs, with none of an "
                         "earlier run; a profile that it has under steps/ is taken. Else a temporary one")  # fmt: skip
     return parser.parse_args()
@@ -101,8 +101,10 @@ def main() -> int:
         root.mkdir(parents=True, exist_ok=True)
         rows = trained([case for case in wanted if case.processes], root, tool)
         outcomes = [] if options.no_script else scripts(root / SCRIPT, tool)
+        load = os.getloadavg()[0]
         times = [] if options.no_steps else timed(root / "steps", tool, say, options.steps or ())
-    text = document(rows, [case for case in wanted if not case.processes], outcomes, times)
+    before = options.write.read_text() if options.write and options.write.exists() else ""
+    text = document(rows, [case for case in wanted if not case.processes], outcomes, section(times, load), before)
     say(f"{text}\n{time.perf_counter() - began:.0f} s in all")
     if options.write:
         options.write.write_text(text)

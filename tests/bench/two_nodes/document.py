@@ -1,11 +1,14 @@
-"""docs/appendix/two_nodes.md: what became of each system on two nodes."""
+"""docs/appendix/two_nodes.md: what became of each system on two nodes.
+
+Its parts stand between <!-- name --> and <!-- /name -->. A part that didn't run stays as the page has it: step times
+want a quiet machine, and trainings take long.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from tests.bench.live.measured import Row as Timed
-from tests.bench.two_nodes import steps
 from tests.bench.two_nodes.cases import Case
 from tests.bench.two_nodes.trainings import FLOAT64, HALF, RATE, STEPS, Row
 from tests.kill.case import Outcome
@@ -27,10 +30,24 @@ make two-nodes          # python -m tests.bench.two_nodes --two-nodes PATH --wri
 
 
 def document(
-    rows: Sequence[Row], left_out: Sequence[Case], outcomes: Sequence[Outcome], timed: Sequence[Timed] = ()
+    rows: Sequence[Row], left_out: Sequence[Case], outcomes: Sequence[Outcome], steps: str = "", before: str = ""
 ) -> str:
-    parts = (table(rows) if rows else "", reasons(left_out), scripts(outcomes), steps.section(timed) if timed else "")
-    return HEADER + "\n\n".join(filter(None, parts)) + "\n"
+    """The page; ``steps``: its part of step times, ``before``: the page as it is, whose parts stay where this run has
+    none of theirs."""
+    parts = {
+        "trainings": "\n\n".join(filter(None, (table(rows), reasons(left_out)))) if rows else "",
+        "script": scripts(outcomes),
+        "steps": steps,
+    }
+    texts = {name: text or kept(name, before) for name, text in parts.items()}
+    bounded = (f"<!-- {name} -->\n{text}\n<!-- /{name} -->\n" for name, text in texts.items() if text)
+    return HEADER + "\n".join(bounded)
+
+
+def kept(name: str, before: str) -> str:
+    """A part of the page as it is; "" where it has none."""
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", before, re.DOTALL)
+    return found[1] if found else ""
 
 
 def table(rows: Sequence[Row]) -> str:

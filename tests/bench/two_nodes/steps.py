@@ -7,8 +7,10 @@ the exported programs round by round. Its batch is small, so that what a step wa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -52,7 +54,8 @@ The same two nodes with a link of {rate}, calibrated there for {calibrate} s: a 
 {length} tokens, whose {size} of gradients are summed, compressed between all ranks or between the nodes alone, or
 pushed to parameter servers and pulled from them as weights. `by size` is what is planned where nothing says how they
 are summed. DiLoCo has an outer step after every {local} of a replica, of which a step has its share. Seconds; of the
-measured ones the median of {rounds} rounds, and in brackets the least and the greatest.
+measured ones the median of {rounds} rounds, and in brackets the least and the greatest. Measured on {date}, with a
+load of {load:.1f} on {cores} cores before it began.
 
 | plan | parallelism | predicted | measured | predicted / measured | place predicted | place measured |
 |---|---|---|---|---|---|---|
@@ -89,12 +92,17 @@ def training_of(given: Parallelism) -> Training:
     return replace(TRAINING, compression_start=1, optimizer=optimizer)
 
 
-def section(rows: Sequence[Row]) -> str:
-    """The rows as a part of docs/appendix/two_nodes.md, in the order of what was measured."""
+def section(rows: Sequence[Row], load: float) -> str:
+    """The rows as a part of docs/appendix/two_nodes.md, in the order of what was measured; "" of none.
+
+    load  of the machine before, in processes that run or wait
+    """
+    if not rows:
+        return ""
     size = size_text(max(c.bytes for c in rows[0].plan.predicted.collectives))
     header = HEADER.format(
         rate=RATE, calibrate=CALIBRATE_S, rows=ROWS, length=LENGTH, size=size, local=LOCAL_STEPS,
-        rounds=max(len(r.seconds) for r in rows),
+        rounds=max(len(r.seconds) for r in rows), date=date.today(), load=load, cores=os.cpu_count(),
     )  # fmt: skip
     told, seen = places([row.predicted_s for row in rows]), places([row.measured_s for row in rows])
     lines = []
