@@ -22,7 +22,7 @@ import torch
 
 from autoplan.search.space.systems import SYSTEMS
 from tests.bench.live.clusters import TWO_NODES, Cluster, Missing
-from tests.bench.two_nodes.cases import SIZES, Case, all_cases
+from tests.bench.two_nodes.cases import PINS, SIZES, Case, all_cases
 from tests.bench.two_nodes.document import document
 from tests.bench.two_nodes.script import kills
 from tests.bench.two_nodes.steps import PLANS, section, timed
@@ -37,9 +37,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.two_nodes", description=described)
     parser.add_argument("--two-nodes", type=Path, default=Path(os.environ.get("TWO_NODES", TWO_NODES)), metavar="PATH",
                         help="the tool that makes two nodes of one machine")  # fmt: skip
-    parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only this one (repeatable)")
+    parser.add_argument("--system", action="append", choices=[*SYSTEMS, *PINS], help="only this one (repeatable)")
     parser.add_argument("--steps", action="append", choices=list(PLANS), help="step times of this alone (repeatable)")
-    parser.add_argument("--no-trainings", action="store_true", help="without the table of systems")
+    parser.add_argument("--no-trainings", action="store_true", help="without the table of trainings")
     parser.add_argument("--no-script", action="store_true", help="without train.py and its kills")
     parser.add_argument("--no-steps", action="store_true", help="without step times")
     parser.add_argument("--write", type=Path, help="the document that is written; parts that don't run stay")
@@ -94,7 +94,7 @@ def main() -> int:
         print(f"{options.keep}: an earlier run left {', '.join(left)} there. Remove them, or name another folder.",
               file=sys.stderr)  # fmt: skip
         return 2
-    systems = () if options.no_trainings else options.system or SYSTEMS
+    systems = () if options.no_trainings else options.system or (*SYSTEMS, *PINS)
     wanted = [case for case in all_cases() if case.system in systems]
     with tempfile.TemporaryDirectory() as temporary:
         root = (options.keep or Path(temporary)).resolve()

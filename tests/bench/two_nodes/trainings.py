@@ -91,10 +91,10 @@ class Trainings:
         self.plans[case] = str(plan)
 
     def folder(self, case: Case) -> Path:
-        return self.root / "plans" / f"{case.system}-{case.model}"
+        return self.root / "plans" / f"{case.system}-{case.model}".replace(" ", "-")
 
     def work(self, case: Case, where: str) -> Path:
-        return self.root / where / f"{case.system}-{case.model}"
+        return self.root / where / f"{case.system}-{case.model}".replace(" ", "-")
 
     def run(self) -> None:
         """The three starts."""
