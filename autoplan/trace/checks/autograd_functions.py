@@ -40,7 +40,7 @@ def watched(forms: Sequence[Form] = ()) -> Iterator[list[Call]]:
             if form is not None:
                 return form.run(args)
             calls.append(call)
-        return whole.__func__(cls, *args, **kwargs)
+        return whole.__get__(None, cls)(*args, **kwargs)
 
     Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
     try:
