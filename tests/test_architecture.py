@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.import_order import COST_ORDER, ORDER
+from tests.support.sources import source_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,23 +43,15 @@ TESTS = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
 
 
 @functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@functools.cache
 def imported(path: Path) -> tuple[str, ...]:
     """Every module that a file imports, with "from package import module" as package.module where that is a module."""
-    found: list[str] = []
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 and node.module, f"{path}: relative import"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                path_of = ROOT / inner.replace(".", "/")
-                found.append(inner if path_of.is_dir() or path_of.with_suffix(".py").exists() else node.module)
+    source, found = source_of(path), list[str]()
+    assert not source.relative, f"{path}: relative import"
+    for module, name in source.imports:
+        inner = f"{module}.{name}" if name else module
+        path_of = ROOT / inner.replace(".", "/")
+        there = not name or path_of.is_dir() or path_of.with_suffix(".py").exists()
+        found.append(inner if there else module)
     return tuple(found)
 
 
@@ -126,14 +118,8 @@ def test_cost_models_import_upwards() -> None:
 
 def test_imports_stand_at_the_top() -> None:
     for path in (*SOURCES.values(), *COSTS.values()):
-        inside = [
-            node.lineno
-            for function in ast.walk(tree_of(path))
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-            for node in ast.walk(function)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-        ]
-        assert not inside, f"{path}: imports inside functions, lines {inside}"
+        inside = source_of(path).inside
+        assert not inside, f"{path}: imports inside functions, lines {[*inside]}"
 
 
 def test_no_file_is_too_long() -> None:

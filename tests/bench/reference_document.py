@@ -6,12 +6,12 @@ python -m tests.bench.reference_document [--write]
 from __future__ import annotations
 
 import argparse
-import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.import_order import COST_ORDER, ORDER
+from tests.support.sources import source_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY, MODULES = ROOT / "docs" / "glossary.md", ROOT / "docs" / "appendix" / "modules.md"
@@ -49,12 +49,6 @@ class Term:
     definition: str
 
 
-def definition(node: ast.Module | ast.ClassDef) -> str:
-    """The first sentence of a docstring, on one line and without its full stop."""
-    first = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
-    return first.split(". ")[0].rstrip(".").replace("``", "`")
-
-
 def dotted(path: Path) -> str:
     """autoplan/search/driver.py -> "search.driver"; a package's __init__.py -> the package; others whole."""
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -64,11 +58,11 @@ def dotted(path: Path) -> str:
 def terms(folder: Path) -> Iterator[Term]:
     """Every package, module and public class in a folder, by path."""
     for path in sorted(folder.rglob("*.py")):
-        tree, where = ast.parse(path.read_text(encoding="utf-8")), dotted(path)
-        yield Term("package" if path.name == "__init__.py" else "module", where, where, definition(tree))
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield Term("class", node.name, where, definition(node))
+        source, where = source_of(path), dotted(path)
+        yield Term("package" if path.name == "__init__.py" else "module", where, where, source.definition)
+        for name, definition in source.classes:
+            if not name.startswith("_"):
+                yield Term("class", name, where, definition)
 
 
 def glossary_terms() -> list[Term]:
@@ -111,17 +105,17 @@ def listed(folder: str, order: Sequence[str]) -> str:
 def entry_definition(folder: str, entry: str) -> str:
     path = ROOT / folder / entry.replace(".", "/")
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return definition(ast.parse(file.read_text(encoding="utf-8")))
+    return source_of(file).definition
 
 
 def package_section(path: Path) -> str:
     """A package: its docstring, and a table of its modules."""
     name = ".".join(path.parent.relative_to(ROOT).parts)
-    told = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").replace("``", "`")
+    told = source_of(path).docstring.replace("``", "`")
     parts = [f"## {name}\n", told + "\n"]
     modules = [file for file in sorted(path.parent.glob("*.py")) if file.name != "__init__.py"]
     if modules:
-        lines = [f"| `{file.stem}` | {cell(definition(ast.parse(file.read_text('utf-8'))))} |" for file in modules]
+        lines = [f"| `{file.stem}` | {cell(source_of(file).definition)} |" for file in modules]
         parts.append("\n".join(("| module | is |", "|---|---|", *lines)) + "\n")
     return "\n".join(parts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from tests.bench.reference_document import GLOSSARY, MODULES, Term, glossary, glossary_terms, modules
 from tests.docs.pages import ROOT
+from tests.support.sources import source_of
 
 MOST_WORDS = 20
 TOP = ("autoplan", "cost_models")
@@ -59,7 +59,7 @@ def children(package: Path) -> Iterator[str]:
 
 def named_in_order(package: Path) -> list[str]:
     """The modules of a docstring: those in backticks behind "Order:", or the first column of its table."""
-    told = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    told = source_of(package / "__init__.py").docstring
     order = next((part for part in told.split("\n\n") if part.startswith("Order:")), "")
     if order:
         return re.findall(r"`([a-z_0-9]+)`", re.sub(r"\([^)]*\)", "", order))
@@ -72,13 +72,7 @@ def imports(package: Path, child: str) -> Iterator[str]:
     prefix = ".".join(package.relative_to(ROOT).parts)
     path = package / child
     for file in path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                full = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                full = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            for name in full:
-                if name.startswith(f"{prefix}."):
-                    yield name.removeprefix(f"{prefix}.").split(".")[0]
+        for module, name in source_of(file).imports:
+            full = f"{module}.{name}" if name else module
+            if full.startswith(f"{prefix}."):
+                yield full.removeprefix(f"{prefix}.").split(".")[0]
