@@ -206,10 +206,3 @@ def scores_seconds(
         + memory_bound_seconds(dropped, device)
     )
     return forward_s, backward_s
-
-
-def chain_seconds(passes: Number, kernels: int, elements: Number, dtype: str, device: Device) -> Number:
-    """Time of memory-bound kernels over ``elements`` each, in seconds: ``passes`` reads and writes of all of them
-    together, in ``kernels`` kernels. Fused, a chain is one kernel, whose passes are its operands and its result."""
-    bytes = passes * elements * DTYPE_BYTES[dtype]
-    return where_positive(bytes, kernels * (device.kernel_launch_s + streaming_seconds(bytes / kernels, device)))

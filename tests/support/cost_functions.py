@@ -18,6 +18,7 @@ from cost_models.pipeline.times import pipeline_times
 from cost_models.sensitivity import with_bandwidth
 from tests.bench.closed_form.transformer import losses
 from tests.bench.closed_form.transformer import states as states_of
+from tests.bench.closed_form.transformer.elementwise import chain_seconds
 from tests.oracles import pipeline_formulas as pipeline
 
 H100, LINKS = load_device("h100-sxm")
@@ -93,8 +94,8 @@ def operators() -> tuple[Price, ...]:
               lambda s: compute.eager_seconds(s, dataclasses.replace(H100, blocking=True)), "seconds"),
         Price("update_seconds", compute.update_seconds, BYTES, lambda b: compute.update_seconds(b, H100), "seconds",
               nothing=("bytes",)),
-        Price("chain_seconds", compute.chain_seconds, (("passes", 1, 20), ("elements", 1, 1e10)),
-              lambda p, e: compute.chain_seconds(p, 3, e, DTYPE, CACHED), "seconds", nothing=("passes", "elements")),
+        Price("chain_seconds", chain_seconds, (("passes", 1, 20), ("elements", 1, 1e10)),
+              lambda p, e: chain_seconds(p, 3, e, DTYPE, CACHED), "seconds", nothing=("passes", "elements")),
         *attentions(),
     )  # fmt: skip
 

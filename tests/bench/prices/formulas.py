@@ -12,6 +12,7 @@ from cost_models import collective, compute
 from cost_models.arithmetic import Number
 from cost_models.hardware import Device, Level, Link, Switch, Topology, load_device
 from cost_models.sensitivity.expression import folded, rebuilt_as, symbol
+from tests.bench.closed_form.transformer.elementwise import chain_seconds
 from tests.bench.closed_form.transformer.losses import loss_bytes
 from tests.bench.closed_form.transformer.model import Recipe
 from tests.bench.closed_form.transformer.states import state_bytes
@@ -71,8 +72,8 @@ def fusion() -> Formulas:
     """A chain of c operators, each of which reads and writes the same elements."""
     device, count, elements = symbolic_device(), symbol("c"), symbol("elements")
     return (
-        ("eager, c kernels", compute.chain_seconds(2 * count, count, elements, DTYPE, device)),
-        ("compiled, one kernel", compute.chain_seconds(2, 1, elements, DTYPE, device)),
+        ("eager, c kernels", chain_seconds(2 * count, count, elements, DTYPE, device)),
+        ("compiled, one kernel", chain_seconds(2, 1, elements, DTYPE, device)),
     )
 
 

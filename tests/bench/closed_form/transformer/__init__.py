@@ -5,6 +5,7 @@ Modules, each importing only those before it:
     states    model states under a precision and a ZeRO level
     losses    what the cross-entropy makes of its logits
     model     a transformer and its recipe, as numbers
+    elementwise  elementwise operators in a row
     layer     the operators of one layer with their times
     parts     the parameters that one rank holds, and over which ranks their gradients are summed
     saved     what operators save for their backward

@@ -12,12 +12,12 @@ from cost_models.compute import (
     DTYPE_BYTES,
     attention_backward_seconds,
     attention_seconds,
-    chain_seconds,
     matmul_seconds,
     memory_bound_seconds,
     scores_seconds,
 )
 from cost_models.hardware import Device
+from tests.bench.closed_form.transformer.elementwise import chain_seconds
 from tests.bench.closed_form.transformer.model import Recipe, Transformer
 
 HALF = {"bf16-mixed": "bfloat16", "bf16": "bfloat16", "fp16-mixed": "float16", "fp32": "float32", "fp64": "float64"}
