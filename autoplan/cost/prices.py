@@ -33,7 +33,7 @@ COPYING = ("shard", "shard_invariant", "shard_to_partial", "replicate_to_partial
 HALF = ("bfloat16", "float16")
 SPLIT = State("S")  # along any dim
 
-Line = tuple[bool, bool, int, int, int, bool, State, State]
+AxisMove = tuple[bool, bool, int, int, int, bool, State, State]
 """A redistribution along one axis: as a single step or the cheapest way, whether of half precision, the axis' size and
 stride, bytes of the part that it may split, whether that carries a gradient, the states before and after."""
 
@@ -82,7 +82,7 @@ class Prices:
     )
     planners: dict[tuple[TensorType, bool], Planner] = field(default_factory=dict, repr=False)
     collectives: dict[Group, float] = field(default_factory=dict, repr=False)
-    lines: dict[Line, float | None] = field(default_factory=dict, repr=False)
+    axis_moves: dict[AxisMove, float | None] = field(default_factory=dict, repr=False)
     messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict, repr=False)
 
     @property
@@ -98,7 +98,7 @@ class Prices:
         """The list of the same mesh on another kind of device; the links stay those of the cluster."""
         if device == self.device:
             return self
-        return replace(self, topology=replace(self.topology, device=device, groups=()), moved={}, lines={})
+        return replace(self, topology=replace(self.topology, device=device, groups=()), moved={}, axis_moves={})
 
     def operator(self, operator: Operator, strategy: Strategy, inside: Sequence[Inside] | None = None) -> Cost:
         """One operator in one microbatch, the collectives of its body included.
@@ -205,13 +205,13 @@ class Prices:
 
     def move_s(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> float | None:
         """The seconds of ``move``; of moves along the innermost axis those that are alike are priced once."""
-        line = self.line(kind, source, target, carries) if source != target else None
-        if line is not None and line in self.lines:
-            return self.lines[line]
+        key = self.axis_move(kind, source, target, carries) if source != target else None
+        if key is not None and key in self.axis_moves:
+            return self.axis_moves[key]
         found = self.move(kind, source, target, carries)
         seconds = None if found is None else found[0].seconds
-        if line is not None:
-            self.lines[line] = seconds
+        if key is not None:
+            self.axis_moves[key] = seconds
         return seconds
 
     @cached_property
@@ -221,7 +221,7 @@ class Prices:
         axes, rate = [a for a in self.mesh.device_axes if a.size > 1], ClusterLinks(self.topology).bandwidth_bytes_per_s
         return axes[-1] if axes and all(rate(axis) <= rate(axes[-1]) for axis in axes) else None
 
-    def line(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> Line | None:
+    def axis_move(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> AxisMove | None:
         """All that a redistribution along the innermost axis depends on, whose ends differ; None where another axis may
         take part, where sizes don't divide, and where operands of max are among what moves."""
         axis = self.innermost

@@ -16,7 +16,7 @@ from autoplan.redistribution.links import UNIFORM, Links
 from autoplan.redistribution.shortest_path import shortest
 from autoplan.redistribution.space.layout_graph import Space
 from autoplan.redistribution.space.layouts import MOST_LAYOUTS, Beside, count_layouts
-from autoplan.redistribution.space.single_axis import Line
+from autoplan.redistribution.space.single_axis import SingleAxis
 from autoplan.redistribution.steps import find_step
 
 
@@ -70,7 +70,7 @@ class Planner:
         self.rates = {n: math.inf if mesh.axis(n).virtual else links.bandwidth_bytes_per_s(mesh.axis(n)) for n in names}
         self._spaces: dict[tuple[object, ...], Space] = {}
         self._layouts: dict[Layout, _Known] = {}
-        self._lines: dict[tuple[str, int, State, State], tuple[tuple[State, ...], float] | None] = {}
+        self._paths: dict[tuple[str, int, State, State], tuple[tuple[State, ...], float] | None] = {}
         self._seconds: dict[tuple[str, int, str], float] = {}
 
     def plan(self, source: Layout, target: Layout) -> Redistribution:
@@ -109,12 +109,12 @@ class Planner:
         """The fastest over one axis that divides what it splits."""
         here, there, axis = start.state(name), goal.state(name), self.mesh.axis(name)
         whole = held_elements(start, self.type.shape, self.mesh) * (axis.size if here.kind == "S" else 1)
-        line = Line(axis.size, whole * self.itemsize, self.carries)
-        key = (name, line.whole_bytes, here, there)
-        if key not in self._lines:
+        along = SingleAxis(axis.size, whole * self.itemsize, self.carries)
+        key = (name, along.whole_bytes, here, there)
+        if key not in self._paths:
             beside = self._beside(start, goal, (name,))[name]
-            self._lines[key] = line.path(here, there, beside, lambda kind, size: self._price(kind, size, axis))
-        found = self._lines[key]
+            self._paths[key] = along.path(here, there, beside, lambda kind, size: self._price(kind, size, axis))
+        found = self._paths[key]
         if found is None:
             raise self._no_way(start, goal)
         steps = []
@@ -122,7 +122,7 @@ class Planner:
             step = find_step(here, state, self.carries)
             assert step is not None
             dims = tuple(s.dim for s in (here, state) if s.kind == "S")
-            held = (line.held_bytes(here), line.held_bytes(state))
+            held = (along.held_bytes(here), along.held_bytes(state))
             steps.append(write(step, (name,), dims, held, self.carries))
             here = state
         return Redistribution(tuple(steps), found[1])

@@ -15,8 +15,8 @@ import numpy as np
 
 from autoplan.cost import Device, Prices, Topology
 from autoplan.cost.interleaved import splits
+from autoplan.cost.prices import AxisMove
 from autoplan.cost.prices import Group as Links
-from autoplan.cost.prices import Line
 from autoplan.errors import ParallelismError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.mesh import EXPERT, MICROBATCH, TENSOR, Mesh
@@ -93,7 +93,7 @@ class OperatorProblems:
     known: dict[Key, OperatorProblem] = field(default_factory=dict)
     wider: OperatorProblems | None = None
     templates: dict[tuple, SharedTemplate] = field(default_factory=dict)
-    lines: dict[Line, float | None] = field(default_factory=dict)
+    axis_moves: dict[AxisMove, float | None] = field(default_factory=dict)
     collectives: dict[Links, float] = field(default_factory=dict)
     messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict)
     listed: dict[tuple[Mesh, bool, Overlaps], Prices] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class OperatorProblems:
         return OperatorProblems(
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored, quick,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
-            lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
+            axis_moves=self.axis_moves, collectives=self.collectives, messages=self.messages, listed=self.listed,
             slots=self.slots, overlaps=overlaps,
         )  # fmt: skip
 
@@ -130,7 +130,7 @@ class OperatorProblems:
         if key not in self.listed:
             self.listed[key] = Prices(
                 mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes,
-                self.stored, self.reduced, direct=len(mesh.operator_axes) > 1, hides=key[1], lines=self.lines,
+                self.stored, self.reduced, direct=len(mesh.operator_axes) > 1, hides=key[1], axis_moves=self.axis_moves,
                 collectives=self.collectives, messages=self.messages, **vars(self.overlaps),
             )  # fmt: skip
         return self.listed[key]

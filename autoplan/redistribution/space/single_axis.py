@@ -18,7 +18,7 @@ SAME = 1e-9  # relative difference of prices that is only rounding (as in ``sear
 
 
 @dataclass(frozen=True)
-class Line:
+class SingleAxis:
     """One axis, and the tensor on the ranks along it.
 
     ways         members along the axis
