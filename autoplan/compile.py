@@ -67,7 +67,7 @@ def traced_model(
     elif loss_fn is not None:
         model = replace(model, notes=(*model.notes, "loss_fn isn't computed: Inference() plans the forward alone"))
     check_result(model, is_training)
-    if isinstance(training, Training) and training.apart and not evaluated:
+    if isinstance(training, Training) and training.microbatch_statistics and not evaluated:
         plain = replace(training, statistics="batch")
         check_apart(model, inputs, lambda other: traced_model(module, other, loss_fn, plain))
     return model
@@ -101,7 +101,8 @@ def compile_model(
     model, (chosen, alternatives, report) = search_with_tables(model, cluster, training, pinned, asked)
     if isinstance(training, Training):
         check_flat(training, model)
-    lowered = typed_program(model, chosen, training.apart)  # proven here; who needs the program lowers the record again
+    # proven here; who needs the program lowers the record again
+    lowered = typed_program(model, chosen, training.microbatch_statistics)
     if training.compile and training.draws_by_rank:
         check_one_seed(lowered)
     extensions = extensions_of(model)

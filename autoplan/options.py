@@ -142,7 +142,7 @@ class Training:
         return self.precision == "fp16-mixed"
 
     @property
-    def apart(self) -> bool:
+    def microbatch_statistics(self) -> bool:
         """Whether each microbatch has statistics and a loss of its own."""
         return self.statistics == "microbatch"
 
@@ -195,8 +195,8 @@ class Inference:
         check_how(self.precision, self.compile)
 
     @property
-    def apart(self) -> bool:
-        """See ``Training.apart``: there is no loss."""
+    def microbatch_statistics(self) -> bool:
+        """See ``Training.microbatch_statistics``: there is no loss."""
         return False
 
     @property

@@ -67,7 +67,7 @@ def check_same_trace(before: Training | Inference, after: Training | Inference) 
         raise ParallelismError(
             f"training={type(after).__name__}()", f"the model was traced for {type(before).__name__}()", remedy
         )
-    if after.apart and not before.apart:
+    if after.microbatch_statistics and not before.microbatch_statistics:
         cause = "whether one microbatch computes as the whole batch is shown where the model is traced"
         raise ParallelismError("statistics='microbatch'", cause, remedy)
     for name in ("expert_capacity", "expert_dropping"):

@@ -24,7 +24,7 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
     chosen = record.chosen
     mesh = forward_mesh(chosen, batch_rows(record.model), batch_rows(model))
     flat = tensor_mesh(mesh)
-    types, apart = model.types(), record.training.apart
+    types, apart = model.types(), record.training.microbatch_statistics
     constants = dict(chosen.constants)
     return replace(
         chosen,

@@ -40,7 +40,7 @@ def forward_of(record: PlanRecord, sizes: BatchSizes) -> Lowered:
     check_known(record, sizes)
     model = model_of(record, sizes)
     try:
-        return typed_program(model, forward_choice(record, model), record.training.apart)
+        return typed_program(model, forward_choice(record, model), record.training.microbatch_statistics)
     except (LayoutError, ValueError, AssertionError) as error:
         cause = f"the plan's layouts don't go with that size: {error}"
         raise ParallelismError(str(sizes), cause, give_whole(record)) from None

@@ -4,12 +4,12 @@
 
 Modules, each importing only those before it:
 
-    joined        products that run as one
-    lowering      choice to typed program: each collective gets its place
-    typecheck     proves the typed program
-    replicas      replicas that step alone, for local SGD
-    apart         statistics="microbatch": microbatches with losses of their own
-    after_search  all of these, in order
-    one_seed      whether compiled segments can draw by rank
-    resized       the same choice at other sizes of the batch
+    joined             products that run as one
+    lowering           choice to typed program: each collective gets its place
+    typecheck          proves the typed program
+    replicas           replicas that step alone, for local SGD
+    microbatch_losses  statistics="microbatch": microbatches with losses of their own
+    after_search       all of these, in order
+    one_seed           whether compiled segments can draw by rank
+    resized            the same choice at other sizes of the batch
 """

@@ -4,8 +4,8 @@ from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Lowered
-from autoplan.lower.apart import each_apart
 from autoplan.lower.lowering import lower
+from autoplan.lower.microbatch_losses import each_apart
 from autoplan.lower.replicas import on_their_own
 from autoplan.lower.typecheck import typecheck
 
@@ -29,4 +29,4 @@ def typed_program(model: Model, chosen: Chosen, apart: bool = False) -> Lowered:
 
 def program_of(record: PlanRecord) -> Lowered:
     """The typed program of a plan."""
-    return typed_program(record.model, record.chosen, record.training.apart)
+    return typed_program(record.model, record.chosen, record.training.microbatch_statistics)

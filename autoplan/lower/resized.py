@@ -52,7 +52,7 @@ def resized(record: PlanRecord, sizes: BatchSizes, microbatches: int | None = No
     """
     planned = planned_sizes(record.model)
     if microbatches is None:
-        microbatches = microbatch_count(record.chosen, planned.rows, sizes.rows, record.training.apart)
+        microbatches = microbatch_count(record.chosen, planned.rows, sizes.rows, record.training.microbatch_statistics)
     count = microbatches
     try:
         model = rescale(record.model, batch=sizes.rows, seq=sizes.tokens or None, compared=True)
@@ -64,7 +64,7 @@ def resized(record: PlanRecord, sizes: BatchSizes, microbatches: int | None = No
     if uneven:
         raise refusal(sizes, uneven, planned)
     try:
-        return typed_program(model, chosen, record.training.apart)
+        return typed_program(model, chosen, record.training.microbatch_statistics)
     except (LayoutError, ValueError, AssertionError) as error:
         raise refusal(sizes, f"the plan's layouts don't go with it: {error}", planned) from None
 

@@ -360,7 +360,8 @@ def reach(record: PlanRecord, p: Parallelism, axis: str) -> str:
 
 def batch_reasons(record: PlanRecord) -> list[str]:
     """Why the batch isn't cut into microbatches, or isn't split over ranks, where the model doesn't let it."""
-    chosen, training, apart = record.chosen, isinstance(record.training, Training), record.training.apart
+    chosen, training = record.chosen, isinstance(record.training, Training)
+    apart = record.training.microbatch_statistics
     said = []
     for one, virtual, what in (
         (chosen.microbatches == 1, True, "One microbatch"),

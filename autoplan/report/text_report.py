@@ -111,7 +111,7 @@ def training_text(record: PlanRecord) -> str:
         return f"forward alone, {training.precision}, {compiled}"
     rates = f" with a {training.lr_schedule.name} schedule" if training.lr_schedule is not None else ""
     sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
-    apart = ", statistics of each microbatch" if training.apart else ""
+    apart = ", statistics of each microbatch" if training.microbatch_statistics else ""
     drawn = ", dropout drawn per rank" if training.draws_by_rank else ""
     most = training.expert_capacity
     dropped = f", an expert takes at most {most:g} times an even share, the rest is dropped" if most else ""

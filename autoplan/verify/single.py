@@ -25,7 +25,7 @@ def on_one_device(record: PlanRecord) -> PlanRecord:
     """The plan of the same model on one device, one microbatch, nothing recomputed; with older versions of the weights
     where it has them. Where each microbatch has its own statistics, there are as many as in the plan."""
     model, chosen = record.model, record.chosen
-    count = chosen.microbatches if record.training.apart else 1
+    count = chosen.microbatches if record.training.microbatch_statistics else 1
     mesh = Mesh.of(pp=1, dp=1, tp=1, mb=count)
     chosen = replace(
         chosen,

@@ -89,7 +89,7 @@ def also(*notes: str) -> str:
 
 def apart_on_one(record: PlanRecord) -> int:
     """Microbatches that one device takes one after another: those of the plan, where each has its own statistics."""
-    return record.chosen.microbatches if record.training.apart else 1
+    return record.chosen.microbatches if record.training.microbatch_statistics else 1
 
 
 def synchronous(record: PlanRecord) -> PlanRecord:

@@ -129,7 +129,7 @@ def test_batch_norm_is_over_a_microbatch_of_all_ranks() -> None:
 def test_a_loaded_plan_is_verified_by_its_own_graph(tmp_path) -> None:
     planned(Normed()).export(tmp_path / "plan")
     plan = autoplan.load(tmp_path / "plan")
-    assert plan.record.training.apart
+    assert plan.record.training.microbatch_statistics
     result = plan.verify()
     assert result.passed and "same program on one rank" in result.note, str(result)
 

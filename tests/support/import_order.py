@@ -113,7 +113,7 @@ ORDER = (
     "lower.lowering",
     "lower.typecheck",
     "lower.replicas",
-    "lower.apart",
+    "lower.microbatch_losses",
     "lower.after_search",
     "lower.resized",
     "lower",

@@ -165,7 +165,7 @@ def unpriced_calls(share: RankShare) -> list[PricedCall]:
         found.append(PricedCall("the gradients' norm", "all-reduce", model, FLOAT64, 1))
     for value in (s.value for s in lowered.constants if s.value.name in lowered.counts):
         size, said = math.prod(value.local_shape) * DTYPE_BYTES[value.type.dtype], f"count of {value.name}"
-        size *= mesh.size(MICROBATCH) if training.apart else 1
+        size *= mesh.size(MICROBATCH) if training.microbatch_statistics else 1
         found += [PricedCall(said, "all-reduce", span, size, 1) for span in summed_over(share, value, alone)]
     size = DTYPE_BYTES[lowered.loss.type.dtype]
     found += [PricedCall("the loss", "all-reduce", span, size, 1) for span in summed_over(share, lowered.loss)]

@@ -31,7 +31,7 @@ def whole_counts(
         counted = [found[name] for found in each]
         groups = [axes[a].group for a in partial if a != MICROBATCH and not (a == DATA and local)]
         groups = [group for group in groups if group is not None]
-        if spec.training.apart:
+        if spec.training.microbatch_statistics:
             total = torch.stack(counted)
         elif m > 1 and MICROBATCH in partial:
             total = torch.stack(counted).sum(0)
@@ -40,7 +40,7 @@ def whole_counts(
         for group in groups:
             dist.all_reduce(total, group=group)
         total = total.clamp(min=1) if local and not each[0][name].ndim else total
-        whole[name] = total.unbind() if spec.training.apart else (total,) * m
+        whole[name] = total.unbind() if spec.training.microbatch_statistics else (total,) * m
     return whole
 
 

@@ -40,7 +40,7 @@ def train_by_rule(
     set_modes(module, training=True, switched=wholly_evaluated(module))
 
     def loss_of(one: nn.Module, rows: Batch) -> float:
-        parts = parts_of(rows, microbatches if training.apart else 1)
+        parts = parts_of(rows, microbatches if training.microbatch_statistics else 1)
         return sum(backward(one, loss_fn, part, training, 1 / len(parts)) for part in parts)
 
     if parallelism.steps_locally:

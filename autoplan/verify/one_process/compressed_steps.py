@@ -181,7 +181,7 @@ def train_compressed(
     gradients: dict[str, Tensor] = {}
     for step in range(steps):
         optimizer.zero_grad()
-        losses.append(compressed.backward(loss_of, batch, training.apart))
+        losses.append(compressed.backward(loss_of, batch, training.microbatch_statistics))
         if step >= start:
             compressed.compress(optimizer)
         gradients = gradients_of(module) if step == 0 else gradients
