@@ -28,7 +28,7 @@ PLANS = {
     "experts, counted on the host": (Parallelism(dp=4, ep=2, tp=1, pp=1, zero=1, micro_batch=1), 2, 1),
 }  # fmt: skip
 """(what is pinned, layers, a rank)"""
-QUICK = ("tensor, selective", "experts, counted on the host")
+QUICK = ("experts, counted on the host",)
 
 
 def traced(asked: tuple[bool, Path, int]) -> tuple[RankTrace | str, int]:

@@ -18,7 +18,7 @@ from tests.support.random_problems import random_problem
 from tests.support.sampling import sampled
 
 PRICES = ((0.0, 0.0), (0.0, 3e-10), (2e-10, 1e-11))
-SEEDS = sampled(range(12), range(4))
+SEEDS = sampled(range(12), range(3))
 
 
 COST = np.array([1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
