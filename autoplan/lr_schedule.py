@@ -42,7 +42,8 @@ class LRSchedule:
         falls = self.name in SHAPES[1:]
         if falls and not (is_whole(self.steps) and self.steps > self.warmup):  # type: ignore[operator]
             cause = f"{self.name!r} arrives after so many updates, more than its warmup={self.warmup}"
-            raise ParallelismError(f"steps={self.steps!r}", cause, "give as many as training takes")
+            remedy = f"give as many as training takes, as in lr_schedule={{'name': {self.name!r}, 'steps': 1000}}"
+            raise ParallelismError(f"steps={self.steps!r}", cause, remedy)
         if not falls and (self.steps is not None or self.end):
             raise ParallelismError(
                 f"lr_schedule={self.name!r} with steps={self.steps}, end={self.end}",

@@ -59,9 +59,19 @@ class Parser(argparse.ArgumentParser):
         near = nearest(given, options)
         if other is not None and other.split()[0] in options:
             remedy = f"write {other}"
+        elif (start := self.before_the_rest()) is not None:
+            remedy = f"what a script takes follows: {start} {given} …"
+            remedy += f"; or did you mean {' or '.join(near)}?" if near else ""
         else:
             remedy = f"did you mean {' or '.join(near)}?" if near else f"see {self.prog} --help"
         return LaunchError(given, f"{self.prog} has no such option", remedy)
+
+    def before_the_rest(self) -> str | None:
+        """"autoplan train FOLDER", of a command that hands on what follows; None for others."""
+        if not any(action.nargs == argparse.REMAINDER for action in self._actions):
+            return None
+        own = (a.dest.upper() for a in self._actions if not a.option_strings and a.nargs != argparse.REMAINDER)
+        return " ".join((self.prog, *own))
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -11,9 +11,11 @@ from autoplan.deferred import deferred
 from autoplan.errors import RehearsalError
 from autoplan.export.folder import seal_folder
 from autoplan.export.found import Found, found_in, put_report, write_found
+from autoplan.export.owned_files import PROGRAM
 from autoplan.plan import Plan, load
 
 difference = deferred("autoplan.difference.difference")
+program_text = deferred("autoplan.emit.sized_program.program_text")
 report_html = deferred("autoplan.report.html.report_html")
 
 
@@ -86,4 +88,16 @@ def seal_command(options: argparse.Namespace) -> None:
 
 
 def verify_command(options: argparse.Namespace) -> None:
-    print(load(options.folder).verify())
+    """Of the plan's own program, which a folder's program.py no longer is once it was edited: that is told."""
+    plan = load(options.folder)
+    edited = Path(options.folder).is_dir() and program_of(plan) != program_text(plan.record, str(plan)).encode()
+    print(plan.verify())
+    if edited:
+        told = "it isn't what is compared: it was edited, or another version wrote it; autoplan rehearse runs it"
+        print(f"autoplan: {Path(options.folder) / PROGRAM}: {told}", file=sys.stderr)
+
+
+def program_of(plan: Plan) -> bytes:
+    """The program.py of an exported folder; PlanFileError where there is none."""
+    assert plan.opened is not None
+    return plan.opened.program_text()

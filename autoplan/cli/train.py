@@ -15,6 +15,7 @@ from autoplan.plan import load
 
 TOLD = 2  # the exit status of a process that has told a user's mistake (runtime.elastic.launch.run_script)
 SCRIPTS = ("train.py", "run.py")
+RESTARTS = "--max-restarts"
 
 
 def ranks_here(folder: str) -> int:
@@ -33,6 +34,7 @@ def train_command(options: argparse.Namespace) -> None:
 
     torchrun itself ends with a traceback of its own whenever a process fails, and a process can't keep it from that.
     """
+    check_order(options)
     told_once = bool({"-h", "--help"} & set(options.rest))  # by one process, not by each
     ranks = 1 if told_once else ranks_here(options.folder)
     script = next((path for name in SCRIPTS if (path := Path(options.folder) / name).is_file()), None)
@@ -52,3 +54,11 @@ def train_command(options: argparse.Namespace) -> None:
             raise SystemExit(TOLD) from None
         cause = f"it ended with exit status {failure.exitcode}"
         raise LaunchError(f"rank {rank} of {script}", cause, "see what it said above") from None
+
+
+def check_order(options: argparse.Namespace) -> None:
+    """LaunchError for an option of this command behind the folder, where options are train.py's."""
+    misplaced = next((word for word in options.rest if word.partition("=")[0] == RESTARTS), None)
+    if misplaced is not None:
+        cause = "what follows the folder is handed to train.py, which has no such option"
+        raise LaunchError(misplaced, cause, f"write it before: autoplan train {RESTARTS} N {options.folder}")

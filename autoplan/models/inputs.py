@@ -116,7 +116,7 @@ def users_own(function: Callable[[], object], what: str) -> object:
         return function()
     except AutoplanError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit, too: of autoplan's own end nothing would be told
         said, last = f"{type(error).__name__}: {error}", traceback.extract_tb(error.__traceback__)[-1]
         if last.filename == __file__:  # the call itself: its arguments aren't those that are given
             raise InputsError(what, said, "give its further arguments defaults") from error
