@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from transformers import TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from autoplan.errors import CheckpointError, ParallelismError, WeightsError
 from autoplan.ir.randomness import random_operators
@@ -175,6 +175,15 @@ def check_sampling(args: TrainingArguments) -> None:
     if said == "batch_rebalance":
         cause = "it deals rows to processes by their length, and the plan says which rows a rank takes"
         raise ParallelismError(f"train_sampling_strategy={said!r}", cause, "use 'group_by_length'")
+
+
+def tell_of_stream(args: TrainingArguments, data: object, program: Program) -> None:
+    """On stderr: transformers knows by the data's length alone where a pass ends. Where there is none it carries
+    gradients of the last rows into the next pass, and a plan's step is its whole batch."""
+    carries = args.gradient_accumulation_steps > 1 and not args.dataloader_drop_last and not has_length(data)
+    if carries and program.rank == 0:
+        rows = "the last rows of a stream are a step of their own where they don't fill the plan's batch"
+        print(f"autoplan: gradient_accumulation_steps: {rows}, no part of the next pass", file=sys.stderr, flush=True)
 
 
 def check_clipping(args: TrainingArguments, program: Program) -> None:

@@ -26,7 +26,14 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput, has_length
 
 from autoplan.errors import InputsError
 from autoplan.integrations.accelerate import FOLDER, Accelerator
-from autoplan.integrations.arguments import check_evaluation, check_output, check_trainer, settled, training_of
+from autoplan.integrations.arguments import (
+    check_evaluation,
+    check_output,
+    check_trainer,
+    settled,
+    tell_of_stream,
+    training_of,
+)
 from autoplan.integrations.program_model import program_of
 from autoplan.plan import Plan
 from autoplan.runtime.inference.agreed_batch import planned_rows
@@ -69,6 +76,7 @@ class Trainer(transformers.Trainer):
         self.model = self.model_wrapped = self.callback_handler.model = self.accelerator.prepare_model(model)
         if isinstance(self.train_dataset, IterableDataset):
             self.model.rows = "whole"  # every rank reads it
+            tell_of_stream(args, self.train_dataset, self.program)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **further: Any) -> TrainOutput:
         """CheckpointError where ``output_dir`` holds checkpoints that another run left, and this one doesn't resume."""

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 import autoplan
 from autoplan.errors import ParallelismError
-from autoplan.integrations.arguments import settled, training_of
+from autoplan.integrations.arguments import settled, tell_of_stream, training_of
 from autoplan.integrations.program_model import program_of
 from tests.support import trainer_loop as loop
 from tests.support import trainer_options as options
@@ -83,4 +83,10 @@ def test_arguments_that_are_refused_or_told(tmp_path: Path, capsys: pytest.Captu
     ):  # fmt: skip
         settled(loop.arguments(str(tmp_path), **{name: value}), program)
         assert f"autoplan: {name}: " in capsys.readouterr().err
+    stream = options.Stream(loop.Tokens(36, 1))
+    for steps, told in ((2, "the last rows of a stream are a step of their own"), (1, "")):
+        tell_of_stream(loop.arguments(str(tmp_path), gradient_accumulation_steps=steps), stream, program)
+        assert told in (said := capsys.readouterr().err) and bool(said) == bool(told)
+    tell_of_stream(loop.arguments(str(tmp_path)), loop.Tokens(36, 1), program)
+    assert not capsys.readouterr().err
     program.close()
