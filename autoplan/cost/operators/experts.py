@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -170,6 +170,10 @@ class Travel:
     def backward_s(self, device: Device) -> float:
         return float(memory_bound_seconds(PASSES * self.result_bytes + ADDING * self.gradient_bytes, device))
 
+    def zeros_s(self, device: Device) -> float:
+        """Of the zeros to which a rank's results are added."""
+        return float(memory_bound_seconds(self.tokens * self.out * self.itemsize, device))
+
     def again_s(self, device: Device) -> float:
         """Of tokens that are sent again for the backward."""
         return float(memory_bound_seconds(PASSES * self.there_bytes, device))
@@ -191,6 +195,9 @@ class Grouped:
     calls    tensors that the activation makes, operator by operator
     read     tensors that its operators read
     chunks   into which the rows are cut, one computed after the other
+    tokens   that the rows are of, by which they are added up
+    choices  of each token
+    score_bytes  of an element of the scores, where they may be wider than tokens
     """
 
     experts: float
@@ -202,21 +209,30 @@ class Grouped:
     calls: int = 2
     read: int = 3
     chunks: int = 1
+    tokens: float = 0.0
+    choices: int = 1
+    score_bytes: int = 0
 
     @property
     def chunk(self) -> Grouped:
         """The products of one."""
-        return replace(self, rows=max(1.0, self.rows / self.chunks), chunks=1)
+        rows, tokens = max(1.0, self.rows / self.chunks), self.tokens / self.chunks
+        return replace(self, rows=rows, tokens=tokens, chunks=1)
 
     @staticmethod
     def of(
-        chosen: float, here: int, hidden: int, inner: int, out: int, first: int, activation: tuple[int, int],
-        chunks: int = 1,
+        chosen: float, here: int, hidden: int, inner: int, out: int, first: int, activation: tuple[int, int]
     ) -> Grouped:
         """``here`` experts that are ``chosen`` so often together. Where that is less often than once each, as many
         experts have one row each. activation: (calls, read)."""
         busy = min(float(here), max(1.0, chosen))
-        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first, *activation, chunks)
+        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first, *activation)
+
+    def of_tokens(self, tokens: float, choices: int, score_bytes: int, travel: Travel | None = None) -> Grouped:
+        """With what follows from the tokens that these experts see. Where none travels, rows of choices that name
+        other ranks' experts are moved as well; they aren't counted."""
+        found = replace(self, tokens=tokens, choices=choices, score_bytes=score_bytes)
+        return found if travel is None else replace(found, tokens=travel.rows, chunks=travel.chunks)
 
     @property
     def flops(self) -> float:
@@ -227,19 +243,28 @@ class Grouped:
     def forward_s(self, dtype: str, device: Device) -> float:
         if self.chunks > 1:
             return self.chunks * self.chunk.forward_s(dtype, device)
-        return self.inside_s(dtype, device) + self.product_s(self.out, self.inner, dtype, device)
-
-    def inside_s(self, dtype: str, device: Device) -> float:
-        """Rows gathered, the first products, the activation; results scaled, put in the tokens' order and added up."""
         products_s = self.first * self.product_s(self.inner, self.hidden, dtype, device)
-        passes = (2 * self.hidden, (self.calls + self.read) * self.inner, 2 * self.out, 2 * self.out, self.out)
-        return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
+        products_s += self.product_s(self.out, self.inner, dtype, device)
+        return products_s + streamed_s(self.passes(DTYPE_BYTES[dtype]), device)
+
+    def passes(self, itemsize: int) -> tuple[float, ...]:
+        """Bytes that a forward moves beside its products: rows gathered; the activation; results scaled, in the wider
+        dtype, added up by token, and cast."""
+        wide, cast = max(itemsize, self.score_bytes), self.score_bytes > itemsize
+        rows, activated = self.rows * self.experts, (self.calls + self.read) * self.inner * itemsize
+        row = (2 * self.hidden * itemsize, activated, (itemsize + wide) * self.out)
+        added = (rows + self.sum_passes * self.tokens) * wide * self.out
+        return (*(rows * each for each in row), added, cast * self.tokens * (wide + itemsize) * self.out)
+
+    @property
+    def sum_passes(self) -> int:
+        """Over the sums of rows by token (``Routed.totals``): of two choices zeros, to which rows are added in place;
+        of more each sum is written once."""
+        return 3 if self.choices <= 2 else 1
 
     def backward_s(self, dtype: str, device: Device) -> float:
-        """For each product the gradients of both operands. Rows gathered, of tokens and of the result's gradient, and
-        that scaled; the activation, and its gradient, for each operand from two tensors; the scores' gradient; the
-        tokens', of each first product, put in their order and added up. Of chunks, their weights' gradients are added
-        up."""
+        """For each product the gradients of both operands, and ``passes_back``. Of chunks, their weights'
+        gradients are added up."""
         if self.chunks > 1:
             weights_bytes = DTYPE_BYTES[dtype] * self.weight_elements
             added_s = (self.chunks - 1) * float(memory_bound_seconds(3 * weights_bytes, device))
@@ -247,11 +272,19 @@ class Grouped:
         products_s, rows, experts = self.weights_s(dtype, device), self.rows, self.experts
         for count, wide, deep in self.products:
             products_s += count * float(matmul_seconds(rows, deep, wide, experts, dtype, device))
-        passes = (
+        return products_s + streamed_s(self.passes_back(DTYPE_BYTES[dtype]), device)
+
+    def passes_back(self, itemsize: int) -> tuple[float, ...]:
+        """Bytes that a backward moves beside its products: rows gathered, of tokens and of the result's gradient, and
+        that scaled; the activation, and its gradient, for each operand from two tensors; the scores' gradient, of what
+        the experts gave; the tokens', of each first product, added up over these, and by token."""
+        row = (
             2 * self.hidden, 2 * self.out, 2 * self.out, (self.calls + 4 * self.read) * self.inner, 4 * self.out,
-            3 * (self.first - 1) * self.hidden, 2 * self.hidden, self.hidden,
+            3 * (self.first - 1) * self.hidden,
         )  # fmt: skip
-        return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
+        rows = self.rows * self.experts
+        added = (rows + self.sum_passes * self.tokens) * self.hidden
+        return tuple(itemsize * each for each in (*(rows * each for each in row), added))
 
     @property
     def products(self) -> tuple[tuple[int, int, int], ...]:
@@ -309,6 +342,7 @@ class Grouped:
     def product_s(self, wide: int, deep: int, dtype: str, device: Device) -> float:
         return float(matmul_seconds(self.rows, wide, deep, self.experts, dtype, device))
 
-    def streaming_s(self, width: float, dtype: str, device: Device) -> float:
-        """A pass over so many elements of each row."""
-        return float(memory_bound_seconds(self.rows * self.experts * width * DTYPE_BYTES[dtype], device))
+
+def streamed_s(sizes: Iterable[float], device: Device) -> float:
+    """Seconds of passes over so many bytes each."""
+    return sum(float(memory_bound_seconds(size, device)) for size in sizes)

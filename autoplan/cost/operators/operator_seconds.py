@@ -313,10 +313,9 @@ def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grou
     chosen = travel.rows if travel is not None and travel.sent else chosen  # those without a choice, too
     first = operator.node.args[3]
     assert isinstance(first, tuple)
-    products = len(first) * local.get("pair", 1)
-    activation = counts(str(operator.node.args[6]), names_of(first))
-    chunks = 1 if travel is None else travel.chunks
-    return Grouped.of(chosen, here, local["h"], local["f"], local[out], products, activation, chunks), travel
+    sizes = local["h"], local["f"], local[out], len(first) * local.get("pair", 1)
+    found = Grouped.of(chosen, here, *sizes, counts(str(operator.node.args[6]), names_of(first)))
+    return found.of_tokens(tokens, local["k"], DTYPE_BYTES[operator.operands[2].dtype], travel), travel
 
 
 def tokens_of(operator: Operator, local: Mapping[str, int]) -> int:

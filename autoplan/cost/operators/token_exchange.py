@@ -135,7 +135,8 @@ def hidden_exchange(
         )
     )
     weights_s *= local.backward_s / (back_s + passes[1])
-    forward = Computed(forward_s, 0.0, beside.there_s, beside.back_s)
+    zeros_s = travel.zeros_s(device) if beside != NOTHING else 0.0  # made before the results are waited for
+    forward = Computed(forward_s, 0.0, beside.there_s, beside.back_s + zeros_s)
     backward = Computed(whole_s - weights_s, weights_s, beside.backward_there_s, beside.backward_back_s)
     slowdown = device.overlap_slowdown
     ahead = hidden_of(chunks, tokens.forward_s / chunks, results.forward_s / chunks, forward, slowdown)
