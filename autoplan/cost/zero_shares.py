@@ -342,6 +342,13 @@ class DataShares:
         return parameters * (self.prices.stored if self.zero or whole_first else 0.0)
 
     @property
+    def unit(self) -> tuple[float, float]:
+        """(of a segment's parameters those that are gathered at once: all, bytes of the buffer that their gradients are
+        scattered from, per byte of them)."""
+        return 1.0, self.prices.summed
+
+    @property
     def gathered_segments(self) -> tuple[float, float]:
         """Segments whose parameters, and whose gradients, stand whole at once: the one in use, the one prefetched."""
-        return (2.0 if self.zero == 3 else 0.0, self.prices.stored if self.scatters_each else 0.0)
+        share, buffer = self.unit
+        return 2.0 * share * (self.zero == 3), share * buffer * (self.scatters_each and self.prices.training)

@@ -20,3 +20,14 @@ def test_a_compiled_plan_holds_what_was_predicted(name: str) -> None:
     plan = planned(model(), "1x1 h100-sxm", precision, recompute=recompute)
     (found,) = plan.rehearse().classes
     assert found.peak_bytes == pytest.approx(plan.predicted.peak_bytes[0].total, rel=WITHIN)
+
+
+@pytest.mark.parametrize(
+    ("zero", "tied", "recompute"), [(2, False, "none"), (2, True, "none"), (3, False, "full"), (3, True, "none")]
+)
+def test_what_zero_gathers_stands_beside_what_is_kept_then(zero: int, tied: bool, recompute: str) -> None:
+    """Of a large head its logits stand as it begins to go back, its gradient as it ends."""
+    fields = {"dp": 2, "zero": zero, "micro_batch": 6, "recompute": recompute}
+    plan = planned(llama(2, 2048, tied), "1x2 cpu", **fields)
+    for found in plan.rehearse().classes:
+        assert found.peak_bytes == pytest.approx(plan.predicted.peak_bytes[0].total, rel=WITHIN)

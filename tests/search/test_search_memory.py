@@ -12,7 +12,7 @@ import pytest
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import DataAxis, Prices
 from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, is_interleaved
-from autoplan.ir.choice import tensor_mesh
+from autoplan.ir.choice import StageChoice, tensor_mesh
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, chain_costs_of
@@ -95,6 +95,53 @@ def test_every_run_of_segments_needs_what_its_stage_would(seed: int, recompute: 
             counted = np.maximum(held, account.emptied(runs) + account.gradients(runs, SENDING))[first, last]
             needed = memory_of_stage(stage_model, stage, (first, last), *mix).total
             assert needed == pytest.approx(counted, abs=ROUNDED, rel=0)
+
+
+ALONE = [(0, 1), (2, 4), (3, 1), (3, 4)]
+"""(ZeRO, microbatches) of a chain that is one stage"""
+
+
+def alone_at_random(seed: int, zero: int, many: int, recompute: str) -> StageModel:
+    """A chain that is one stage, on ranks of the data axis."""
+    rng, pipeline = random.Random(seed), random_pipeline(seed)
+    prices = tuple(lively(price, rng) for price in pipeline.point.prices)
+    candidate = Candidate(1, pipeline.candidate.pp, 1, 1, many, zero, "1f1b", recompute)
+    return replace(pipeline, candidate=candidate, point=replace(pipeline.point, prices=prices)).stage_model
+
+
+@pytest.mark.parametrize(("zero", "many"), ALONE)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_chain_that_is_one_stage_holds_no_more_than_the_search_counted(seed: int, zero: int, many: int) -> None:
+    """Whatever is recomputed: what a segment takes for a moment isn't beside what those behind it keep."""
+    stage_model = alone_at_random(seed, zero, many, "auto")
+    size, repeated = len(stage_model.chain), int(stage_model.chain.repeated.sum())
+    for full in range(repeated + 1):
+        for part in range(repeated + 1 - full):
+            stages = (StageChoice(0, size, full, part),)
+            (counted,), (peak,) = stage_model.memory_of(stages), peaks_of(stage_model, stages, 1)
+            assert peak.total <= counted.total + ROUNDED, (full, part)
+
+
+@pytest.mark.parametrize(("zero", "many"), ALONE)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_chain_that_is_one_stage_fits_where_its_fullest_moment_does(seed: int, zero: int, many: int) -> None:
+    """Nothing recomputed, the search's limit is what the report's peak is, but for the messages that nobody sends."""
+    stage_model = alone_at_random(seed, zero, many, "none")
+    stages = (StageChoice(0, len(stage_model.chain), 0, 0),)
+    (counted,), (peak,) = stage_model.memory_of(stages), peaks_of(stage_model, stages, 1)
+    first = float(stage_model.chain.inputs.max() + stage_model.chain.constants.max())
+    gradients = stage_model.memory_account.gradients(stage_model.needs(stages), ACCUMULATING).item()
+    assert counted.total - peak.total <= first + gradients + ROUNDED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_fits_with_nothing_recomputed_fits_where_it_is_free(seed: int) -> None:
+    pinned, free = (alone_at_random(seed, 3, 2, recompute) for recompute in ("none", "auto"))
+    size = len(free.chain)
+    (needed,) = pinned.memory_of((StageChoice(0, size, 0, 0),))
+    enough, short = (free.options(0, needed.total + more) for more in (ROUNDED, -ROUNDED))
+    assert np.isfinite(enough.seconds[0, size]) and enough.full[0, size] + enough.selective[0, size] == 0
+    assert np.isinf(short.seconds[0, size]) or short.full[0, size] + short.selective[0, size] > 0
 
 
 def rules_out(costs: ChainCosts, division: Division) -> bool:

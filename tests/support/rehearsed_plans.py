@@ -21,12 +21,12 @@ from tests.support.planning import parallelize_unproved
 LENGTH, ROWS = 64, 24
 
 
-def llama(layers: int = 4) -> nn.Module:
+def llama(layers: int = 4, vocabulary: int = 256, tied: bool = False) -> nn.Module:
     """Of grouped heads, with a width that three ranks of ZeRO don't divide."""
-    sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": layers}
+    sizes = {"vocab_size": vocabulary, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": layers}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": LENGTH, "use_cache": False}
     with torch.device("meta"):
-        return LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+        return LlamaForCausalLM(LlamaConfig(**sizes, **heads, tie_word_embeddings=tied))
 
 
 def mixtral() -> nn.Module:

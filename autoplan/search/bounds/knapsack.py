@@ -37,6 +37,7 @@ from autoplan.search.bounds.block_bounds import BlockBounds
 from autoplan.search.inter_op.parameter_shares import (
     border_bytes,
     gathered_bytes,
+    least_gathered,
     least_share,
     message_buffers,
     parameter_share,
@@ -133,7 +134,7 @@ def flights(stage_model: StageModel) -> tuple[int, ...]:
 
 def beside(stage_model: StageModel) -> float:
     """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
-    each = float(stage_model.chain.working.min() + gathered_bytes(stage_model.data, stage_model.chain).min())
+    each = float(stage_model.chain.working.min() + least_gathered(stage_model.data, stage_model.chain))
     message = float(border_bytes(stage_model.chain).min(initial=np.inf)) if stage_model.candidate.stages > 1 else 0.0
     return each + message_buffers(stage_model.candidate) * message
 

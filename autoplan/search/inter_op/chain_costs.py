@@ -27,7 +27,8 @@ from autoplan.cost.interleaved import (
 from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.partition import Interval
 from autoplan.search.inter_op.rank_excess import RankExcess, padded
-from autoplan.search.inter_op.rank_memory import SegmentBytes, prefix
+from autoplan.search.inter_op.rank_memory import SegmentBytes
+from autoplan.search.inter_op.recomputation import prefix
 from autoplan.search.inter_op.stage_model import FULL, PART, StageModel
 
 

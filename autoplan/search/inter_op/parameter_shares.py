@@ -30,6 +30,83 @@ def gathered_bytes(data: DataAxis, chain: Chain) -> np.ndarray:
     return (whole + gradients) * chain.parameters + whole * chain.gathered_frozen
 
 
+def standing_whole(data: DataAxis, chain: Chain) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[segments] three times: bytes of parameters that are gathered, and of gradients on their way to their shards,
+    beside what is stored: while a segment runs forward, back, and as its backward ends.
+
+    Where each microbatch's gradients are scattered a segment's own grow until its backward ends (``Live.backward``).
+    The buffer that they are scattered from stays until those of the segment before are there, the last one of a
+    microbatch until the next one's first. A forward has what was gathered, and a copy of it; a backward has either
+    that or the segment before, the last one's, which stayed, the latter. What several segments read is a group by
+    itself: it is gathered before the first forward, and scattered after the last backward.
+    """
+    if not (data.scatters_each and data.prices.training):
+        return gathered_bytes(data, chain), gathered_bytes(data, chain), np.zeros(len(chain))
+    share, buffer = data.unit
+    own = share * (chain.parameters - tied_bytes(chain.held))
+    frozen = share * (chain.gathered_frozen - tied_bytes(chain.held_frozen))
+    gathered, before = (own + frozen) * (data.zero == 3), np.zeros(len(chain))
+    before[1:] = gathered[:-1]
+    prefetched = np.maximum(gathered, before)
+    if data.keeps_last and not chain.repeated[-1]:
+        prefetched[-1] = before[-1]
+    shared, made = sum(size for _, size in chain.held.ties), np.zeros(len(chain))
+    for places, size in chain.held.ties:
+        made[: max(places)] += size
+    last = (shared or own[0]) * (data.prices.microbatches > 1)
+    sent = buffer * np.append(own[1:], last)
+    root = (shared + sum(size for _, size in chain.held_frozen.ties)) * (data.zero == 3)
+    ended = root + made + before + (1 + buffer) * own
+    ended[0] = max(ended[0], (1 + buffer) * shared)
+    return root + 2 * gathered + buffer * last, root + made + gathered + prefetched + sent, ended
+
+
+def least_gathered(data: DataAxis, chain: Chain) -> float:
+    """No stage has less than that of it while its last segment runs."""
+    if not (data.scatters_each and data.prices.training):
+        return float(gathered_bytes(data, chain).min())
+    single = chain.held.ties or chain.held_frozen.ties or len(chain) == 1  # what several segments read is there once
+    times = data.unit[0] * (1 if single else 2) * (data.zero == 3)
+    return times * float((chain.parameters + chain.gathered_frozen).min())
+
+
+def tied_bytes(held: HeldParameters) -> np.ndarray:
+    """[segments]: bytes of the parameters that other segments read, too."""
+    found = np.zeros(len(held.segments))
+    for places, size in held.ties:
+        found[list(places)] += size
+    return found
+
+
+def at_once(data: DataAxis, chain: Chain) -> tuple[float, float] | None:
+    """Of a chain that is one stage what stands at most beside all that a microbatch keeps, with nothing recomputed, and
+    by how much more with anything: while a segment runs, those behind it keep nothing yet, or have let go of it. None
+    of other chains.
+    """
+    if not chain.alone:
+        return None
+    ahead, back, ended = standing_whole(data, chain)
+    plain, part = (
+        (chain.live_backward, chain.selective_backward)
+        if data.scatters_each
+        else (chain.live_adding, chain.selective_adding)
+    )
+
+    def beside(entered: np.ndarray, live: np.ndarray, counted: np.ndarray) -> np.ndarray:
+        """[segments] at most while each runs, its input there, less what is counted of it otherwise."""
+        return np.maximum.reduce([entered + chain.live_forward + ahead, live + back, ended]) - counted
+
+    alike = beside(chain.kept_inputs, plain, chain.kept)
+    again = chain.inputs + np.maximum(plain - chain.kept_inputs, chain.live_forward + chain.outputs)
+    full = beside(chain.inputs, again, chain.inputs + chain.kept)
+    partly = beside(chain.selective_inputs, part, chain.selective + chain.rebuilt)
+    least = np.where(chain.repeated, np.minimum.reduce([chain.kept, chain.inputs, chain.selective]), chain.kept)
+    most = np.where(chain.repeated, np.maximum.reduce([alike, full, partly]), alike)
+    pairs = ((alike, chain.kept), (most, least))
+    nothing, anything = (float((at - kept[::-1].cumsum()[::-1] + kept).max(initial=0.0)) for at, kept in pairs)
+    return nothing, anything - nothing
+
+
 def border_bytes(chain: Chain) -> np.ndarray:
     """[segments - 1] bytes of a message over the border behind each but the last."""
     return np.maximum(chain.inputs[1:], chain.outputs[:-1])

@@ -22,7 +22,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import ACCUMULATING, REDUCED, WAITING, is_interleaved
 from autoplan.ir.choice import StageChoice, StageMemory
-from autoplan.search.inter_op.parameter_shares import gathered_bytes, told_apart
+from autoplan.search.inter_op.parameter_shares import standing_whole, told_apart
 from autoplan.search.inter_op.stage_model import StageModel
 from cost_models.pipeline.order import actions
 
@@ -110,7 +110,7 @@ def stage_peaks(stage_model: StageModel, stage: StageChoice, number: int, count:
     chain, data = stage_model.chain, stage_model.data
     run = slice(stage.first, stage.last)
     full, part = stage_model.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
-    gathered = gathered_bytes(data, chain)[run]
+    ahead, behind, ended = (bytes[run] for bytes in standing_whole(data, chain))
     hosts = data.offload == "activations"
     part, hosted = part & (not hosts), part & hosts
     entered = np.where(part, chain.selective_inputs[run], chain.kept_inputs[run])
@@ -123,17 +123,18 @@ def stage_peaks(stage_model: StageModel, stage: StageChoice, number: int, count:
     constants = chain.constants[run].max()
     before = np.concatenate([[0.0], np.cumsum(kept + entry)])[:-1] + entry + constants
     beside = np.where(hosted, stays, 0.0)
-    forward = before + chain.live_forward[run] + gathered + beside
+    forward = before + chain.live_forward[run] + ahead + beside
     rerun = np.where(full, chain.live_forward[run] + chain.outputs[run], 0.0)
-    # Where each microbatch's gradients are scattered, a segment's stand whole until then: ``gathered`` has them.
+    # Where each microbatch's gradients are scattered, a segment's stand whole until its backward ends.
     whole_adding, whole_backward = (
         np.where(part, again[run], plain[run])
         for again, plain in (
             (chain.selective_adding, chain.live_adding), (chain.selective_backward, chain.live_backward),
         )
     )  # fmt: skip
-    back = (whole_adding, whole_adding if data.scatters_each else whole_backward)
-    adding, first = (before + np.maximum(live - entered + beside, rerun) + gathered + returned for live in back)
+    back = (whole_backward if data.scatters_each else whole_adding, whole_backward)
+    moments = (np.maximum(live - entered + beside, rerun) + behind + returned for live in back)
+    adding, first = (before + np.maximum(moment, ended) for moment in moments)
     own = (chain.parameters - chain.elsewhere * data.scatters_each)[run] * data.prices.stored
     after = own[::-1].cumsum()[::-1] - own
     once = tuple(zip(after.tolist(), first.tolist(), strict=True))

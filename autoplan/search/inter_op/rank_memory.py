@@ -9,7 +9,7 @@ A stage is a run of segments of which some are recomputed. Its rank needs for it
                 next action, those on their way to other ranks
     flight      for each microbatch in flight: what the backward reads, the constants, and the message that entered
     transients  the largest of a segment's working memory, of its gathered parameters (ZeRO), and of what stands whole
-                while a recomputed segment runs again
+                while a recomputed segment runs again; where there is one stage, less what those behind don't keep then
     update      with nothing in flight: what the optimizer makes for a moment, or before that the gradients of one
                 segment on their way to their shards (fully_shard)
 
@@ -33,7 +33,7 @@ import numpy as np
 
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.mesh import CONTEXTS, EXPERT
-from autoplan.search.inter_op.recomputation import range_max
+from autoplan.search.inter_op.recomputation import prefix, range_max
 
 BESIDE = np.array([1.0, 0.0, 1.0, 0.0])
 """Whether what lies in buckets stands beside what ``gradient_shares`` counts, by what stands of gradients."""
@@ -99,8 +99,7 @@ class SegmentBytes:
                         of dense weights, which it shards over these too
     bucketed            bytes of shards of gradients that are summed over another axis beside fully_shard: they lie in
                         buckets, which stay from step to step
-    frozen              of the other parameters what stays on the device between uses; of gradients what compression
-                        keeps
+    frozen              of the others what stays on the device between uses; of gradients what compression keeps
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
     constants           for each microbatch in flight, the largest of a stage's
@@ -117,6 +116,7 @@ class SegmentBytes:
     shard_share         of the first, what ZeRO shards: there is none of it of what is elsewhere
     gradient_shares     bytes of gradients per byte of parameters, by what stands of them
     sharded_gradients   of these what ZeRO shards; ``stashed``, [ranks, 2]: see ``cost.step.held_between_steps``
+    at_once             of one stage alone, in the place of ``working`` and ``gathered``: see ``parameter_shares``
     """
 
     parameters: np.ndarray
@@ -144,6 +144,7 @@ class SegmentBytes:
     gradient_shares: np.ndarray
     sharded_gradients: np.ndarray
     stashed: np.ndarray
+    at_once: tuple[float, float] | None = None
 
     def __len__(self) -> int:
         return len(self.parameters)
@@ -191,6 +192,10 @@ class SegmentBytes:
         middle = begin + full
         end, sums, borders = middle + part, self.sums, self.borders
         top = {name: self.tops[name][first, last] for name in LARGEST}
+        if self.at_once:
+            whole, (nothing, more) = (first == 0) & (last == len(self)), self.at_once
+            top["working"] = np.where(whole, nothing + more * (full + part > 0), top["working"])
+            top["gathered"] = np.where(whole, 0.0, top["gathered"])
         kept = sums["kept"][last] - sums["kept"][first]
         kept = kept - (sums["full"][middle] - sums["full"][begin]) - (sums["part"][end] - sums["part"][middle])
         return StageBytes(
@@ -236,8 +241,8 @@ class SegmentBytes:
         ranks, _, count = standing.shape
         if (standing == standing[0, 0, 0]).all():  # a parameter that several stages of a rank read has one gradient
             return self.gradients(whole, int(standing[0, 0, 0])).reshape(ranks, 1, -1)
-        parts = (self.once(each), self.elsewhere_once(each), each.bucketed)
-        once, elsewhere, bucketed = (part.reshape(count, ranks, -1).swapaxes(0, 1) for part in parts)
+        parts = (part.reshape(count, ranks, -1) for part in (self.once(each), self.elsewhere_once(each), each.bucketed))
+        once, elsewhere, bucketed = (part.swapaxes(0, 1) for part in parts)
         found = self.gradient_shares[standing] @ once - self.sharded_gradients[standing] @ elsewhere
         return np.asarray(found + BESIDE[standing] @ bucketed)
 
@@ -393,8 +398,3 @@ class HeldParameters:
 
 def among(axis: str, summed: Summed) -> bool:
     return axis in summed
-
-
-def prefix(values: np.ndarray) -> np.ndarray:
-    """Sums of the first 0, 1, … of them."""
-    return np.concatenate([[0.0], np.cumsum(values)])

@@ -157,12 +157,13 @@ def savings(
 ) -> RecomputeSavings:  # fmt: skip
     """From what each repeated segment keeps as it is, where it keeps its input alone, and where it recomputes
     selectively; what it computes again then; and what it spends on either."""
+    full = (prefix(np.maximum(kept - inputs, 0.0)), prefix(full_s))
+    return RecomputeSavings(*full, prefix(kept - selective), prefix(part_s), range_max(kept), range_max(rebuilt))
 
-    def sums(values: np.ndarray) -> np.ndarray:
-        return np.concatenate([[0.0], np.cumsum(values)])
 
-    full = (sums(np.maximum(kept - inputs, 0.0)), sums(full_s))
-    return RecomputeSavings(*full, sums(kept - selective), sums(part_s), range_max(kept), range_max(rebuilt))
+def prefix(values: np.ndarray) -> np.ndarray:
+    """Sums of the first 0, 1, … of them."""
+    return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def range_max(values: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.parameter_shares import (
+    at_once,
     border_bytes,
     cost_of_compressed,
     gathered_bytes,
@@ -26,8 +27,8 @@ from autoplan.search.inter_op.parameter_shares import (
     summed_whole,
 )
 from autoplan.search.inter_op.rank_excess import padded
-from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, Summed, prefix
-from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
+from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, Summed
+from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, prefix, savings
 from autoplan.search.space.candidates import Candidate
 
 Interval = tuple[int, int]
@@ -102,13 +103,10 @@ class StageModel:
         ties, others = chain.held.ties, chain.held_frozen.ties
         left, left_ties = kept_beside(data, chain.held)
         return SegmentBytes(
-            parameters=chain.parameters,
-            elsewhere=chain.elsewhere,
-            bucketed=chain.held.bucketed(data),
+            parameters=chain.parameters, elsewhere=chain.elsewhere, bucketed=chain.held.bucketed(data),
             frozen=chain.frozen + left,
             kept=chain.kept, inputs=chain.inputs, selective=chain.selective, rebuilt=chain.rebuilt,
-            constants=chain.constants, working=chain.working,
-            gathered=gathered_bytes(data, chain),
+            constants=chain.constants, working=chain.working, gathered=gathered_bytes(data, chain),
             alone=np.maximum(self.alone, data.beside_update(chain.parameters)),
             message=np.append(0.0, border_bytes(chain)),
             unkept=np.append(0.0, np.maximum(chain.inputs - chain.kept_inputs, 0.0)[1:]),
@@ -123,6 +121,7 @@ class StageModel:
             gradient_shares=np.array(data.gradient_shares),
             sharded_gradients=np.array(data.sharded_gradients),
             stashed=held_between_steps(*sizes, chain.held.joins_ends, data.gradient_shares[ACCUMULATING]),
+            at_once=at_once(data, chain),
         )
 
     @cached_property
@@ -160,7 +159,8 @@ class StageModel:
         if self.candidate.recompute == "auto":
             most = self.savings.most_bytes
             saved = (most[np.maximum(begin + count, 0)] - most[begin]) * flight
-            tight = possible & (over > 0) & (over <= saved)
+            over[0, -1] += account.at_once[1] if account.at_once else 0.0
+            tight = possible & np.isinf(mix.seconds) & (over <= saved)
             found = self.savings.cheapest(begin[tight], count[tight], over[tight], flight)
             mix.seconds[tight], mix.full[tight], mix.selective[tight] = found.seconds, found.full, found.selective
         spent_s = total[None, :] - total[:, None] + self.messages_s(stage)

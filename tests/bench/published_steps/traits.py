@@ -64,12 +64,9 @@ def row_axis(job: Job, model: Model, *sizes: Any, late: bool = False, **further:
             return (m - 1) / m * self.prices.many_s(ADDING_PASSES * parameter_bytes)
 
         @property
-        def gathered_segments(self) -> tuple[float, float]:
-            whole, gradients = super().gathered_segments
-            if not job.singly:
-                return whole, gradients
-            share = largest_share(model)
-            return whole * share, min(gradients, 1.0) * share
+        def unit(self) -> tuple[float, float]:
+            share, buffer = super().unit
+            return (largest_share(model), min(buffer, 1.0)) if job.singly else (share, buffer)
 
         def exposed_backward_s(self, backward_s: float, held: Held, frozen: Held = 0.0, last: bool = False) -> float:
             whole_s = super().exposed_backward_s(backward_s, held, frozen, last)
