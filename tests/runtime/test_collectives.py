@@ -128,6 +128,7 @@ def neutral_values(rank: int, size: int) -> list[torch.Tensor]:
         typed.reduce_scatter(torch.ones(4, 2, dtype=torch.bfloat16), 0, axis),
         typed.all_to_all(ids, 0, 1, axis),
         typed.all_reduce_max(scores, axis),
+        typed.all_reduce_max(scores.detach().clone(), axis, in_place=True),
         typed.reduce_scatter_max(torch.tensor([1.0, -1.0, 0.0, 3.0]) * rank, 0, axis),
         typed.reduce_scatter(torch.ones(4, 0), 0, axis),
         typed.all_gather(torch.ones(0, 2), 1, axis),
@@ -137,14 +138,14 @@ def neutral_values(rank: int, size: int) -> list[torch.Tensor]:
 def test_integers_booleans_bfloat16_and_the_maximum(pool):
     results = pool.run(neutral_values)
     ids = [torch.arange(8).view(2, 4) + 8 * rank for rank in range(4)]
-    for rank, (gathered, even, count, total, part, exchanged, greatest, *rest) in enumerate(results):
+    for rank, (gathered, even, count, total, part, exchanged, greatest, in_place, *rest) in enumerate(results):
         assert torch.equal(gathered, torch.cat(ids, 1))
         assert torch.equal(even, torch.cat(ids) % 2 == 0)
         assert count == 6
         assert total.dtype == torch.bfloat16 and total.tolist() == [6, 6]
         assert part.tolist() == [[4, 4]]
         assert torch.equal(exchanged, torch.cat(ids)[:, rank : rank + 1])
-        assert greatest.tolist() == [3, 0] and not greatest.requires_grad
+        assert greatest.tolist() == in_place.tolist() == [3, 0] and not greatest.requires_grad
         assert rest[0].tolist() == [[3.0, 0.0, 0.0, 9.0][rank]]
         assert [tuple(x.shape) for x in rest[1:]] == [(1, 0), (0, 8)]
 

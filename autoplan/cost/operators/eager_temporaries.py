@@ -64,7 +64,7 @@ UNWEIGHTED: Mapping[str, Holds] = {"aten.rms_norm.default": Holds(back="rrrrr")}
 """The same where there is no weight: the normalised rows are the result, and nothing reads them."""
 
 BODIES: Mapping[str, Holds] = {
-    "vocab_parallel_cross_entropy": Holds(back="x"),  # of each row two numbers; then the gradient, from the logits
+    "vocab_parallel_cross_entropy": Holds(back="x"),  # of each row a few numbers; then the gradient, from the logits
     "vocab_parallel_weighted_cross_entropy": Holds(back="x"),
 }
 """By the body that runs in an operator's place."""

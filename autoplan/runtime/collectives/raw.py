@@ -10,7 +10,8 @@ from functools import partial, wraps
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, Work
+from torch.distributed import ProcessGroup, ReduceOp, Work
+from torch.distributed.distributed_c10d import AllreduceOptions
 from torch.nn import functional
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
@@ -64,6 +65,14 @@ def sum_in_place(x: Tensor, axis: MeshAxis) -> Work:
     """Starts the sum over the axis in x's own memory, which nobody reads before it is waited for."""
     assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
     return axis.group.allreduce([x])
+
+
+def max_in_place(x: Tensor, axis: MeshAxis) -> Work:
+    """Likewise the greatest over the axis, element by element."""
+    assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
+    given = AllreduceOptions()
+    given.reduceOp = ReduceOp(ReduceOp.MAX)
+    return axis.group.allreduce([x], given)
 
 
 def all_reduce_max(x: Tensor, axis: MeshAxis) -> Tensor:

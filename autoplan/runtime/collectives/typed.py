@@ -84,9 +84,17 @@ def all_reduce_to_replicate(x: Tensor, axis: MeshAxis) -> Tensor:
     return x if axis.size == 1 else _AllReduceToReplicate.apply(x, (), axis)
 
 
-def all_reduce_max(x: Tensor, axis: MeshAxis) -> Tensor:
-    """P(max) -> R: the greatest over the axis, element by element. No gradient passes: the result is detached."""
-    return x if axis.size == 1 else raw.all_reduce_max(x.detach(), axis)
+def all_reduce_max(x: Tensor, axis: MeshAxis, in_place: bool = False) -> Tensor:
+    """P(max) -> R: the greatest over the axis, element by element. No gradient passes: the result is detached.
+
+    in_place  as of ``all_reduce``, of an x that has no gradient
+    """
+    if axis.size == 1:
+        return x
+    if in_place and raw.sums_in_place(x):
+        raw.max_in_place(x, axis).wait()
+        return x
+    return raw.all_reduce_max(x.detach(), axis)
 
 
 def to_replicate(x: Tensor, axis: MeshAxis) -> Tensor:

@@ -18,10 +18,10 @@ def check_rows(indices: Tensor, rows: int) -> None:
     _assert((indices.clamp(0, rows - 1) == indices).all(), told("an index", f"a table of {rows} rows", f"[0, {rows})"))
 
 
-def check_classes(target: Tensor, classes: int, ignored: int) -> None:
-    """The same of a loss' targets [..]: each in [0, classes), or ``ignored``."""
-    inside = (target.clamp(0, classes - 1) == target) | (target == ignored)
-    _assert(inside.all(), told("a target", f"a loss of {classes} classes", f"[0, {classes}), or {ignored}"))
+def check_classes(target: Tensor, classes: int, ignored: Tensor, value: int) -> None:
+    """The same of a loss' targets [..]: each in [0, classes), or ``ignored``, where it is this value."""
+    inside = (target.clamp(0, classes - 1) == target) | ignored
+    _assert(inside.all(), told("a target", f"a loss of {classes} classes", f"[0, {classes}), or {value}"))
 
 
 def check_tables(indices: Sequence[Tensor], rows: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
 """Cross-entropy with the classes split over ranks, holding one tensor of the logits' size at a time.
 
 The logits are never gathered (Shoeybi et al. 2019, section 3), and nothing of their size is kept beside them: of each
-row its greatest logit and the logarithm of its sum. The backward makes the gradient from the logits again, a few rows
-at a time, so that forward and backward together hold the gradient and a sixteenth of it.
+row its greatest logit, the sum of its exponentials and where its target stands. The backward makes the gradient from
+the logits again, a few rows at a time, so that forward and backward together hold the gradient and a sixteenth of it.
 """
 
 import math
@@ -58,42 +58,48 @@ class _VocabParallel(Function):
         smoothing: float, axes: tuple[MeshAxis, ...],
     ) -> Tensor:  # fmt: skip
         index, ways = index_over(axes)
-        check_classes(target, logits.shape[-1] * ways, ignore_index)
+        ignored = target == ignore_index
+        check_classes(target, logits.shape[-1] * ways, ignored, ignore_index)
         size, narrow = logits.shape[-1], logits.dtype in (torch.bfloat16, torch.float16)
         wide = torch.float32 if narrow else logits.dtype
         own_weights = weight[index * size : (index + 1) * size].to(wide) if weight is not None else None
         greatest = logits.amax(-1).to(wide)
         for axis in axes:
-            greatest = all_reduce_max(greatest, axis)
-        sums = greatest.new_empty(3 if smoothing else 2, *greatest.shape)
-        local, elsewhere = _local_targets(target, index, size)
-        for rows in _pieces(logits, greatest, local, elsewhere, *sums.unbind()):
-            _sum_up(own_weights, *rows)
+            greatest = all_reduce_max(greatest, axis, in_place=True)
+        rows = (logits, greatest, *_local_targets(target, index, size))
+        if _rows_at_once(logits) is None:
+            sums = torch.stack(_sums(own_weights, bool(smoothing), *rows))
+        else:
+            sums = greatest.new_empty(3 if smoothing else 2, *greatest.shape)
+            for some in _pieces(*rows, *sums.unbind()):
+                for place, found in zip(some[4:], _sums(own_weights, bool(smoothing), *some[:4]), strict=True):
+                    place.copy_(found)
         for axis in axes:
             sums = all_reduce(sums, axis, in_place=True)
 
         exponentials, own, *spreads = sums.unbind()
-        log_sum, ignored = exponentials.log(), target == ignore_index
+        log_sum = exponentials.log()
         losses = log_sum - own
         if smoothing or weight is not None:
             picked, spread = _weights_of(weight, target, ignored, size * ways, wide)
             losses = (1 - smoothing) * picked * losses
         if smoothing:
             losses = losses + smoothing / (size * ways) * (spread * log_sum - spreads[0])
-        ctx.save_for_backward(logits, target, weight, total, greatest, log_sum)
-        ctx.given = ignore_index, smoothing, index, size * ways
+        weighed = None if weight is None else target
+        ctx.save_for_backward(logits, weighed, weight, total, ignored, *rows[1:], exponentials)
+        ctx.given = smoothing, index, size * ways
         return cast(losses.masked_fill_(ignored, 0.0).sum() / total, logits.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None, None]:
-        logits, target, weight, total, greatest, log_sum = ctx.saved_tensors
-        ignore_index, smoothing, index, classes = ctx.given
-        size, wide, ignored = logits.shape[-1], greatest.dtype, target == ignore_index
-        scale = (gradient.to(wide) / total.to(wide)).expand(target.shape).masked_fill(ignored, 0.0)
+        logits, weighed, weight, total, ignored, greatest, local, elsewhere, exponentials = ctx.saved_tensors
+        smoothing, index, classes = ctx.given
+        size, wide = logits.shape[-1], greatest.dtype
+        scale = (gradient.to(wide) / total.to(wide)).expand(ignored.shape).masked_fill(ignored, 0.0)
         factor = hit = scale
         given, own_weights = [], None
         if smoothing or weight is not None:
-            picked, spread = _weights_of(weight, target, ignored, classes, wide)
+            picked, spread = _weights_of(weight, weighed, ignored, classes, wide)
             hit = (1 - smoothing) * scale * picked
             flat = scale * (smoothing / classes)
             factor, given = hit + flat * spread, [flat] if smoothing else []
@@ -103,8 +109,7 @@ class _VocabParallel(Function):
             # Else the forward would make the exponentials, which wait for no gradient then, and keep them: twice the
             # bytes of logits in 16 bits. Rows whose gradient is zero get zeros either way.
             greatest = greatest.masked_fill(factor == 0, math.inf)
-        local, elsewhere = _local_targets(target, index, size)
-        each = (greatest, log_sum, factor, hit.masked_fill(elsewhere, 0.0).neg_(), local, *given)
+        each = (greatest, factor / exponentials, hit.masked_fill(elsewhere, 0.0).neg_(), local, *given)
         if _rows_at_once(logits) is None:
             result = _gradient(own_weights, logits, *each).to(logits.dtype)
         else:
@@ -138,7 +143,7 @@ def _pieces(logits: Tensor, *others: Tensor, beside: Sequence[Tensor] = ()) -> I
 
 def _local_targets(target: Tensor, index: int, size: int) -> tuple[Tensor, Tensor]:
     """The target's place among this rank's classes, any of them where another rank has it; where another one has it."""
-    local = target - index * size
+    local = target - index * size if index else target
     here = local.clamp(0, size - 1)
     return here, here != local
 
@@ -153,25 +158,24 @@ def _weights_of(
     return weight[target.masked_fill(ignored, 0)], weight.sum()
 
 
-def _sum_up(
-    weights: Tensor | None, logits: Tensor, greatest: Tensor, local: Tensor, elsewhere: Tensor, total: Tensor,
-    own: Tensor, *rest: Tensor,
-) -> None:  # fmt: skip
-    """Fills in some rows' sum of exponentials, target's logit and, where labels are smoothed, (weighted) sum of
-    logits, each less the greatest."""
+def _sums(
+    weights: Tensor | None, smoothed: bool, logits: Tensor, greatest: Tensor, local: Tensor, elsewhere: Tensor
+) -> list[Tensor]:
+    """Some rows' sum of exponentials, target's logit and, where labels are smoothed, (weighted) sum of logits, each
+    less the greatest."""
     shifted = logits - greatest.unsqueeze(-1)  # wide: the greatest is
-    own.copy_(shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill_(elsewhere, 0.0))
-    if rest:
-        rest[0].copy_(shifted.sum(-1) if weights is None else shifted @ weights)
-    total.copy_(shifted.exp_().sum(-1))
+    own = shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill_(elsewhere, 0.0)
+    spread = [shifted.sum(-1) if weights is None else shifted @ weights] if smoothed else []
+    return [shifted.exp_().sum(-1), own, *spread]
 
 
 def _gradient(
-    weights: Tensor | None, logits: Tensor, greatest: Tensor, log_sum: Tensor, factor: Tensor, missed: Tensor,
-    local: Tensor, flat: Tensor | None = None,
+    weights: Tensor | None, logits: Tensor, greatest: Tensor, factor: Tensor, missed: Tensor, local: Tensor,
+    flat: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Of some rows; ``missed``: what their targets' own classes lack; ``flat``: where labels are smoothed."""
-    result = (logits - greatest.unsqueeze(-1)).sub_(log_sum.unsqueeze(-1)).exp_().mul_(factor.unsqueeze(-1))
+    """Of some rows; ``factor``: of the exponentials; ``missed``: what their targets' own classes lack; ``flat``: where
+    labels are smoothed."""
+    result = (logits - greatest.unsqueeze(-1)).exp_().mul_(factor.unsqueeze(-1))
     if torch.compiler.is_compiling():  # one kernel with what comes before and after; a scatter stands between two
         own = torch.arange(logits.shape[-1], device=logits.device) == local.unsqueeze(-1)
         result = result + torch.where(own, missed.unsqueeze(-1), 0.0)
