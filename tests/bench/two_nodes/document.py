@@ -17,9 +17,9 @@ HEADER = f"""# Two nodes
 
 Every named system and each all-reduce, planned for two nodes and run on them: two network namespaces of one machine,
 joined by a link of {RATE}, with `torchrun --nnodes 2` in each. In float64, with AdamW, each step on another batch.
-Steps 1-{HALF} are taken on two nodes and a checkpoint is written; torchrun is started again on both, loads it, and takes steps
-{HALF + 1}-{STEPS}. What it ends with is compared with the same plan's {STEPS} steps on one node, bit for bit: losses,
-parameters, optimizer state; and with the user's module on one device, whose parameters are to agree to
+Steps 1-{HALF} are taken on two nodes and a checkpoint is written; torchrun is started again on both, loads it, and
+takes steps {HALF + 1}-{STEPS}. What it ends with is compared with the same plan's {STEPS} steps on one node, bit for
+bit: losses, parameters, optimizer state; and with the user's module on one device, whose parameters are to agree to
 {FLOAT64.parameters:.0e}.
 
 ```sh
