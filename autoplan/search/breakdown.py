@@ -11,7 +11,7 @@ from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.repriced import repriced
-from autoplan.search.step_seconds import once_of_ranks, once_s, scheduled
+from autoplan.search.step_seconds import gathered_late_s, once_of_ranks, once_s, scheduled
 
 COMPUTE, WAIT, BUBBLE, UPDATE = "compute", "collectives", "bubble", "update"
 
@@ -85,7 +85,7 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
     """(axis, seconds) of the collectives that a pipeline rank waits for while its microbatches run."""
     stage_model, candidate, stages = found.stage_model.at(rank), found.candidate, found.stages
     m, hosts = candidate.microbatches, stage_model.data.offload == "activations"
-    prices = found.point.on(stage_model.data.prices.device)
+    prices, late_s = found.point.on(stage_model.data.prices.device), gathered_late_s(found.stage_model, stages)
     for k, stage in enumerate(stages):
         if k % candidate.pp != rank:
             continue
@@ -98,7 +98,7 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
                 yield moved.step.axis, m * cheap * (moved.again_s - moved.hidden_again_s)
                 if stage_model.data.prices.training:
                     yield moved.step.axis, m * (moved.backward_s - moved.hidden_backward_s)
-        yield stage_model.data.axis, m * (stage_model.exposed_s(at) + sum(stage_model.chain.gathered_late_s(at)))
+        yield stage_model.data.axis, m * (stage_model.exposed_s(at) + sum(late_s[k]))
         yield "pp", sum(found.timeline.waits_s[max(k - 1, 0) : k + 1]) / 2  # as much on either side of a border
 
 

@@ -53,7 +53,7 @@ def scheduled(stage_model: StageModel, stages: Sequence[StageChoice]) -> Schedul
     """What ``cost.timeline`` and ``cost.step.timeline_runs`` ask of a chain that is cut."""
     candidate, runs = stage_model.candidate, [(s.first, s.last) for s in stages]
     backward_s, weights_s = backwards_of(stage_model, stages)
-    late_s = [stage_model.at(k).chain.gathered_late_s(at) for k, at in enumerate(runs)]
+    late_s = gathered_late_s(stage_model, stages)
     return (
         candidate.schedule,
         [stage_model.at(k).forward_s(at) + late_s[k][0] for k, at in enumerate(runs)],
@@ -65,6 +65,17 @@ def scheduled(stage_model: StageModel, stages: Sequence[StageChoice]) -> Schedul
         weights_s,
         stage_model.ahead,
     )
+
+
+def gathered_late_s(stage_model: StageModel, stages: Sequence[StageChoice]) -> list[tuple[float, float]]:
+    """Of each stage what ZeRO's gathers add to a microbatch's (forward, backward), on average. GPipe's last stage runs
+    one backward after another and waits for no message: what each gathers first comes under the one before."""
+    late_s = [stage_model.at(k).chain.gathered_late_s((s.first, s.last)) for k, s in enumerate(stages)]
+    if stage_model.candidate.schedule == "gpipe":
+        ahead_s, back_s = late_s[-1]
+        opens_s = float(stage_model.at(len(stages) - 1).chain.opens_back_s[stages[-1].last - 1])
+        late_s[-1] = ahead_s, back_s - opens_s * (1 - 1 / stage_model.candidate.microbatches)
+    return late_s
 
 
 def once_s(stage_model: StageModel, stages: Sequence[StageChoice], line: Timeline) -> float:
