@@ -9,7 +9,7 @@ from functools import partial
 from autoplan.cost.mesh_links import tree_links, tree_seconds
 from autoplan.cost.prices import COPY
 from autoplan.cost.server_links import ADDED
-from autoplan.cost.zero_shares import DataShares, Held, by_axes, joined
+from autoplan.cost.zero_shares import DataShares, Held, added, by_axes, joined
 from autoplan.ir.buckets import SumRule, bucket_bytes, by_size, sum_levels
 from autoplan.option_values import HIERARCHICAL, RING, TREE
 from cost_models.collective import hidden_seconds
@@ -196,6 +196,20 @@ class DataAxis(DataShares):
         slowdown = self.prices.device.overlap_slowdown
         behind = self.late or self.backups or self.arriving
         return spent_s, 0.0 if behind else float(hidden_seconds(beside_s, early_s, slowdown))
+
+    def beside_s(self, sums: Mapping[str, float], sizes: Sequence[Held], backward_s: float) -> tuple[float, float]:
+        """(seconds, of these hidden) of gradients that are summed by themselves: in buckets, too, so that they begin
+        as early. Those that fully_shard gives come behind the backward.
+
+        sums   bytes by the axes of their group
+        sizes  of each segment's parameters
+        """
+        spent_s = sum(self.buckets_s(size, axes) for axes, size in sums.items())
+        if self.zero or not spent_s:
+            return spent_s, 0.0
+        own = [[{self.beside(summed): size} for summed, size in by_axes(held).items()] for held in sizes]
+        each = [({axes: size for axes, size in added(parts).items() if axes}, 1) for parts in own]
+        return spent_s, min(spent_s, self.summed_s(each, backward_s)[1])
 
     def buckets_s(self, bytes: float, axis: str = "") -> float:
         """All-reduces of so many bytes, bucket by bucket, over the data axis or another group."""

@@ -161,9 +161,11 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     beside = Counter[str]()
     for at in runs:
         beside.update(stage_model.summed_bytes(at))
+    beside_s, early_s = (sum(part) for part in zip(*(summed_beside_s(stage_model, at) for at in runs), strict=True))
     for axes, summed in beside.items():
         summed_s = data.buckets_s(summed, axes)
-        yield PricedCollective("gradients of replicated weights", "all-reduce", axes, int(summed), 1, summed_s, 0.0)
+        spent = summed_s, early_s * summed_s / beside_s
+        yield PricedCollective("gradients of replicated weights", "all-reduce", axes, int(summed), 1, *spent)
     tied = sum(map(stage_model.tied_bytes, runs))
     if tied and found.candidate.pp > 1:
         tied_s = sum(map(stage_model.tied_s, runs))
@@ -173,6 +175,12 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
 def pushed_s(stage_model: StageModel, at: tuple[int, int]) -> tuple[float, float]:
     """(seconds, of these hidden) of a run's gradients on their way to parameter servers."""
     return stage_model.data.once_s(stage_model.unit_bytes(at), stage_model.forward_s(at), stage_model.backward_s(at, 0))
+
+
+def summed_beside_s(stage_model: StageModel, at: tuple[int, int]) -> tuple[float, float]:
+    """(seconds, of these hidden) of a run's gradients that are summed over other axes than the data axis'."""
+    units, backward_s = stage_model.unit_bytes(at), stage_model.backward_s(at, 0)
+    return stage_model.data.beside_s(stage_model.summed_bytes(at), units, backward_s)
 
 
 def sharded(

@@ -138,3 +138,14 @@ def test_the_quickest_is_priced_at_each_size(nodes: int, each: int) -> None:
 
 def test_on_one_node_a_ring_is_quickest() -> None:
     assert data_axis("1x4 cpu", dp=4).quickest() == ""
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_dense_weights_are_summed_over_experts_ranks_as_early_as_over_data_ranks(zero: int) -> None:
+    """Beside experts, which have a rank each and no sum. What fully_shard gives follows the backward."""
+    h100, size = ClusterSpec.parse("1x4 h100-sxm").topology(), 64.0 * MIB
+    mixture, plain = (Prices(mesh, h100, False, True, 1) for mesh in (Mesh.of(dp=1, ep=4), Mesh.of(dp=4)))
+    spent_s, hidden_s = DataAxis(0, 4, plain).once_s([size, size], 1.0, 100.0)
+    each = {("ep",): size, (): 9 * size}
+    found = DataAxis(zero, 1, mixture).beside_s({"ep": 2 * size}, [each, each], 100.0)
+    assert found == (pytest.approx(spent_s), pytest.approx(hidden_s * (zero == 0))) and hidden_s > 0

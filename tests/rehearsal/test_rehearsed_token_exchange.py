@@ -30,13 +30,12 @@ def wide_deepseek() -> nn.Module:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "how", "recompute", "exact"),
-    [(wide_deepseek, "shared", "none", True), (wide_qwen3, 2, "none", False), (wide_qwen3, 2, "selective", False)],
+    ("make", "how", "recompute"),
+    [(wide_deepseek, "shared", "none"), (wide_qwen3, 2, "none"), (wide_qwen3, 2, "selective")],
 )
 def test_a_step_is_as_long_as_its_messages_and_compute(
-    tmp_path: Path, make: Callable[[], nn.Module], how: object, recompute: str, exact: bool
+    tmp_path: Path, make: Callable[[], nn.Module], how: object, recompute: str
 ) -> None:
-    """``exact``: else the price of gradients' sums is above what the order of calls gives, with chunks and without."""
     with torch.device("meta"):
         model, ids = make(), torch.zeros(32, 2048, dtype=torch.int64)
     plan = parallelize_unproved(
@@ -51,7 +50,5 @@ def test_a_step_is_as_long_as_its_messages_and_compute(
     found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
     assert not found.failed, str(found)
     assert not [difference for one in found.balances for difference in one.differences]
-    assert found.together.simulated_s is not None and found.together.simulated_s <= found.predicted_s * (1 + STEP)
     assert all(abs(one.off) <= MEMORY for one in found.classes), str(found)
-    if exact:
-        assert found.together.simulated_s == pytest.approx(found.predicted_s, rel=STEP), str(found)
+    assert found.together.simulated_s == pytest.approx(found.predicted_s, rel=STEP), str(found)

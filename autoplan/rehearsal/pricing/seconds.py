@@ -20,7 +20,7 @@ from autoplan.rehearsal.pricing.priced_plan import PlanPrices, RankShare
 from autoplan.rehearsal.records import Call, RankTrace
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.inter_op.chain_costs import divided_backward
-from autoplan.search.predict import pushed_s
+from autoplan.search.predict import pushed_s, summed_beside_s
 
 UPDATE = "update"
 GATHERED_COPIES, SCATTERED_COPIES = "fsdp.split_with_sizes_copy", "fsdp.chunk_cat"
@@ -190,10 +190,10 @@ def beside_collectives(trace: RankTrace, seconds: Sequence[float]) -> set[int]:
 
 
 def slowed_once(share: RankShare) -> Mapping[str, float]:
-    """What the data axis' collectives once a step cost the compute beside which they run: gathers under the first
+    """What collectives of parameters once a step cost the compute beside which they run: gathers under the first
     forward, sums of gradients under the last backward."""
     costs, data = share.stage_model, share.stage_model.data
-    hidden_s = sum(costs.once_s(at)[1] for at in share.intervals)
+    hidden_s = sum(costs.once_s(at)[1] + summed_beside_s(costs, at)[1] for at in share.intervals)
     ahead_s = 0.0
     if data.shared and 0 < data.zero < 3:
         ahead_s = sum(

@@ -107,10 +107,9 @@ class StageModel:
             frozen=chain.frozen + left,
             kept=chain.kept, inputs=chain.inputs, selective=chain.selective, rebuilt=chain.rebuilt,
             constants=chain.constants, working=chain.working, gathered=gathered_bytes(data, chain),
-            alone=np.maximum(self.alone, data.beside_update(chain.parameters)),
+            alone=np.maximum(self.alone, data.beside_update(chain.parameters)), repeated=chain.repeated,
             message=np.append(0.0, border_bytes(chain)),
             unkept=np.append(0.0, np.maximum(chain.inputs - chain.kept_inputs, 0.0)[1:]),
-            repeated=chain.repeated,
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
             ties_frozen=(*left_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
@@ -297,7 +296,8 @@ class StageModel:
         once, every_s = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at)), forward_s + backward_s
         spent_s, hidden_s = self.data.with_pulls(once, parameters, self.candidate.microbatches * every_s)
         sums = self.summed_bytes(at)
-        summed_s = sum(self.data.buckets_s(size, axis) for axis, size in sums.items()) + self.tied_s(at)
+        beside_s, early_s = self.data.beside_s(sums, units, backward_s)
+        summed_s = beside_s - early_s + self.tied_s(at)
         elsewhere = float(self.data.elsewhere * self.chain.held.dense(self.data.wide).first_read(at).sum())
         updated = (parameters - elsewhere) * self.data.optimizer_share * self.data.updated
         local_s = self.data.copies_once_s(parameters, parameters - sum(sum(unit.values()) for unit in units))
