@@ -31,3 +31,12 @@ def test_what_zero_gathers_stands_beside_what_is_kept_then(zero: int, tied: bool
     plan = planned(llama(2, 2048, tied), "1x2 cpu", **fields)
     for found in plan.rehearse().classes:
         assert found.peak_bytes == pytest.approx(plan.predicted.peak_bytes[0].total, rel=WITHIN)
+
+
+def test_a_compiled_tables_gradient_is_summed_in_float32() -> None:
+    """It stands beside that of half precision: on a stage with a large vocabulary that is the peak."""
+    wide = {"pp": 2, "micro_batch": 4, "recompute": "none"}
+    plan = planned(llama(2, 32768), "1x2 h100-sxm", "bf16-mixed", **wide)
+    first, *_ = plan.rehearse().classes
+    assert first.peak.during.startswith("backward")
+    assert first.peak_bytes == pytest.approx(plan.predicted.peak_bytes[0].total, rel=WITHIN)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Operator
-from autoplan.cost.prices import COPYING
+from autoplan.cost.prices import COPYING, HALF
 from autoplan.ir.graph import DTYPE_BYTES, walk_refs
 from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement, TypedValue
 
@@ -47,7 +47,9 @@ class _Block:
     ) -> None:
         self.block, self.operators, self.carries, self.training = block, operators, carries, training
         given = (*block.inputs, *block.externals, *block.parameters, *block.buffers)
-        self.sizes = {v.name: local_bytes(v) for v in (*given, *(s.value for s in block.body))}
+        values = (*given, *(s.value for s in block.body))
+        self.sizes = {v.name: local_bytes(v) for v in values}
+        self.half = {v.name for v in values if v.type.dtype in HALF}
         self.parameters = {v.name for v in block.parameters}
         self.root = {v.name: v.name for v in given}
         for statement in block.body:
@@ -129,10 +131,17 @@ class _Block:
         back = [
             sum(self.sizes[n] for n in kept if first.get(n, -1) <= at) + sum(beside[: at + 1])
             + sum(self.sizes[n] for n, born, died in gradients if died <= at <= born)
+            + (self.widened(self.units[at]) if at < count else 0)
             - (self.written_over(at, [n for n in kept if first.get(n, -1) == at], gradients) if at < count else 0)
             for at in range(count + 1)
         ]  # fmt: skip
         return Moments(round(total), round(max(0, ahead, max(back) - total)))
+
+    def widened(self, unit: Sequence[Statement]) -> int:
+        """Bytes of a table's gradient in float32, in which it is added up."""
+        lookups = [s for s in unit if isinstance(s, Compute) and s.op == "aten.embedding.default"]
+        tables = [self.reads(s)[0] for s in lookups]
+        return sum(2 * self.sizes[name] for name in tables if name in self.half & self.carries)
 
     def written_over(self, at: int, gone: Sequence[str], gradients: Sequence[tuple[str, int, int]]) -> int:
         """Bytes that a kernel's backward writes where something ends: no input of the block, no parameter, no gradient

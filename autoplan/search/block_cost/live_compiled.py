@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 from autoplan.cost import Operator, Prices
 from autoplan.cost.operators.kept_beside import bytes_beside, passing_bytes
-from autoplan.cost.prices import COPYING, layout_bytes
+from autoplan.cost.prices import COPYING, HALF, layout_bytes
 from autoplan.ir.choice import BlockChoice
-from autoplan.ir.graph import Block
+from autoplan.ir.graph import DTYPE_BYTES, Block
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.block_cost.live_forward import Located, Step, steps_of
 
+EMBEDDING = "aten.embedding.default"
 Roots = Mapping[Located, Located]
 """Of each view what it is a view of."""
 
@@ -130,7 +131,14 @@ class CompiledWalk:
         overwrites = bool(operators) and all(operator.rule.cost == "memory" for operator in operators)
         each = [passing_bytes(o, self.strategies[o.node.name], self.mesh) for o in operators]
         passing = each[0] if len(each) == 1 else (0.0, 0.0, 0.0)  # a mixture is a kernel by itself
+        passing = (*passing[:2], passing[2] + self.widened(steps))
         return Kernel(reads, makes, gives, saved, beside if self.training else 0.0, passing, overwrites)
+
+    def widened(self, steps: Sequence[Step]) -> float:
+        """Bytes of tables' gradients as the compiler sums them: in float32, before they are of half precision."""
+        tables = (step.reads[0] for step in steps if step.operator is not None and step.operator.node.op == EMBEDDING)
+        halves = (at for at in tables if self.types[at[0]].dtype in HALF and at[0] in self.carries)
+        return sum(DTYPE_BYTES["float32"] / DTYPE_BYTES[self.types[at[0]].dtype] * self.bytes(at) for at in halves)
 
     def live(self) -> LiveBytes:
         if not self.training:
