@@ -50,8 +50,8 @@ GROUPED_ATTENTION = "autoplan.grouped_query_attention"
 GATHERS = ("all_gather", "all_gather_invariant")
 """Steps that say whether a compiled segment keeps what they give."""
 
-KEEPS = MappingProxyType({"keep": "keeps(self)"})
-"""How a mixture, which says itself what of it is computed again, is told so."""
+KEEPS = MappingProxyType({True: {"keep": "keeps(self)"}, False: {"keep_activated": "keeps(self)"}})
+"""How a mixture is told to compute again all that it keeps, or else its activation."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,13 @@ def axis_source(axis: str) -> str:
 
 def emit_body(
     statements: Sequence[Statement], scope: Scope, indent: int, shared: Lines = NO_LINES,
-    again: frozenset[str] = frozenset(),
+    again: frozenset[str] = frozenset(), keeps: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> list[str]:  # fmt: skip
     """The lines of statements.
 
     shared  statements that are written on one line
     again   values that may be dropped and computed again in the backward (``runtime.memory.selective``)
+    keeps   of a mixture, which says itself what of it is computed again, the arguments that tell it
     """
     lines, same, sent = [], {**unmoved(statements), **shared.same}, set[str]()
     flying = {each.mixture for flights in shared.flights.values() for each in flights}
@@ -105,8 +106,8 @@ def emit_body(
     for statement in statements:
         name = statement.value.name
         for flight in shared.flights.get(name, ()):
-            keeps = flight.mixture in again
-            lines.append(emit_flight(made[flight.mixture], flight, scope, indent, flight.mixture in sent, keeps))
+            told = keeps.get(flight.mixture, {})
+            lines.append(emit_flight(made[flight.mixture], flight, scope, indent, flight.mixture in sent, told))
             sent.add(flight.mixture)
         if name in same:
             continue
@@ -118,8 +119,8 @@ def emit_body(
             lines.append(commented(returned_source(scope(name)), scope.comment(statement.value), indent))
         elif name in shared.rows:
             lines.append(emit_row(shared.rows[name], scope, indent))
-        elif name in again and isinstance(statement, Compute) and statement.op == MIXTURE:
-            lines.append(emit_compute(statement, scope, indent, KEEPS))
+        elif name in keeps and isinstance(statement, Compute):
+            lines.append(emit_compute(statement, scope, indent, keeps[name]))
         elif name in again:
             lines.append(emit_again(statement, scope, indent, name in shared.gathered))
         elif isinstance(statement, Move):
@@ -132,13 +133,12 @@ def emit_body(
 
 
 def emit_flight(
-    compute: Compute, flight: TokenFlight, scope: Scope, indent: int, sent: bool, again: bool
+    compute: Compute, flight: TokenFlight, scope: Scope, indent: int, sent: bool, keeps: Mapping[str, str]
 ) -> str:
     """The line of a mixture's first call, or where tokens are ``sent`` of its second."""
     local = scope(flight.mixture)
     if sent:
-        keep = KEEPS["keep"] if again else ""
-        return commented(given_source(compute, local, scope.literal, keep), GOES_BACK, indent)
+        return commented(given_source(compute, local, scope.literal, keeps), GOES_BACK, indent)
     axes = ", ".join(axis_source(axis) for axis in compute.body_groups)
     return commented(sent_source(compute, flight, local, scope.literal, axes), SETS_OUT, indent)
 
@@ -281,11 +281,14 @@ def emit_block(
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
     shared = Lines.of(block)
     lines += emit_init(block, attributes, live, most_dropouts(lowered), shared)
-    again = frozenset(block.again if any(stage.selective for stage in lowered.stages) else ())
+    selects = any(stage.selective for stage in lowered.stages)
+    again = frozenset(block.again if selects else ())
     arguments = ", ".join(["self", *(scope(v.name) for v in entering), *keywords_of(lowered, block)])
     lines += ["", f"    def forward({arguments}):"]
     lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
-    body = emit_body(block.body, scope, 8, shared, again)
+    mixtures = [s.value.name for s in block.body if selects and isinstance(s, Compute) and s.op == MIXTURE]
+    keeps = {name: KEEPS[name in again] for name in mixtures}
+    body = emit_body(block.body, scope, 8, shared, again, keeps)
     lines += [*sizes.lines(8), *body]
     lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
     return lines

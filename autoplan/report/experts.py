@@ -47,7 +47,10 @@ def kept_text(record: PlanRecord, choice: BlockChoice, node: Node) -> str:
     selects = any(s.selective for s in record.chosen.stages) and record.chosen.parallelism.offload != "activations"
     if selects and node.name in dict(choice.again):
         return " Where a block recomputes selectively, its first products are computed again in the backward."
-    return " Its first products are kept for the backward, unless a block recomputes in full."
+    kept = " Its first products are kept for the backward"
+    if selects:
+        return f"{kept}, unless a block recomputes in full, its activation's results unless one does so selectively."
+    return f"{kept}, and what its activation makes of them, unless a block recomputes in full."
 
 
 def dropped_text(record: PlanRecord) -> str:

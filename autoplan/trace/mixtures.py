@@ -154,7 +154,7 @@ def added_up(
 
     named  one more than the greatest index, where that may name no expert
     """
-    settings = (activation, transposed, False, False)
+    settings = (activation, transposed, False, False, False)
     result, _ = torch.ops.autoplan.experts(hidden, index, scores, list(first), down, list(biases), *settings)
     if last is not None:
         count = down.shape[0]

@@ -8,13 +8,22 @@ import pytest
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cost import Operator, operators_of
-from autoplan.cost.operators.kept_beside import mixture_bytes, other_chunks, passing_bytes, rebuilt_bytes, standing_of
+from autoplan.cost.operators.kept_beside import (
+    activated_again,
+    activated_bytes,
+    mixture_bytes,
+    other_chunks,
+    passing_bytes,
+    rebuilt_bytes,
+    standing_of,
+)
 from autoplan.cost.operators.operator_seconds import ROUTED
 from autoplan.ir.graph import Block, Node, Ref, TensorType, Typed
 from autoplan.ir.layout import P, R, S, State
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy, axis_strategies
+from cost_models.hardware import load_device
 from tests.support.hand_made import f32
 
 TOKENS, CHOICES, EXPERTS, HIDDEN, INNER = 1024, 2, 8, 64, 96
@@ -52,8 +61,23 @@ def test_rows_of_experts_elsewhere_stand_on_every_rank_that_has_all_tokens(mixtu
 
 
 def test_tokens_that_travel_leave_each_rank_with_its_own(mixture: Operator) -> None:
-    mesh, there = Mesh.of(ep=4), split(mixture, S(0), S(0), routed=True)
-    assert passing_bytes(mixture, there, mesh)[0] < passing_bytes(mixture, split(mixture, R, R), mesh)[0] / 2
+    """Of what passes, and of what is kept of the activation."""
+    mesh, ways = Mesh.of(ep=4), (split(mixture, S(0), S(0), routed=True), split(mixture, R, R))
+    there, whole = (passing_bytes(mixture, way, mesh)[0] + activated_bytes(mixture, way, mesh) for way in ways)
+    assert there < whole / 2
+
+
+def test_of_the_activation_its_calls_are_kept_or_stand_while_they_are_computed_again(mixture: Operator) -> None:
+    """Two of the inner width, which a backward that has them doesn't make."""
+    rows, mesh, device = TOKENS * CHOICES, Mesh.of(ep=4), load_device("cpu")[0]
+    whole, there = split(mixture, R, R), split(mixture, S(0), S(0), routed=True)
+    assert activated_bytes(mixture, whole, mesh) == 2 * rows * INNER * 4
+    seconds, stands = activated_again(mixture, whole, mesh, device)
+    assert seconds > 0 and stands == 2 * rows * INNER * 4
+    cut_s, of_one = activated_again(replace(mixture, chunks=4), there, mesh, device)
+    one_s, all_stand = activated_again(mixture, there, mesh, device)
+    assert of_one == all_stand / 4 and cut_s == pytest.approx(one_s)
+    assert activated_bytes(replace(mixture, result_carries=False), whole, mesh) == 0
 
 
 def test_what_is_computed_again_is_one_chunks_with_a_gradient_of_the_inner_width(mixture: Operator) -> None:

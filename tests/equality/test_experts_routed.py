@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from unittest.mock import patch
@@ -34,6 +35,9 @@ RANKS, EXPERTS, CHOICES, TOKENS, HIDDEN, INNER = 4, 8, 2, 16, 16, 8
 SWIGLU = "mul(silu(gate), up)"
 Cuts = tuple[int, ...]
 EVEN: Cuts = (0, 4, 8, 12, 16)
+Kept = tuple[bool, bool]
+ALL, PRODUCTS, NOTHING = (True, True), (True, False), (False, False)
+"""What is kept: of the first products, and of what the activation makes of them."""
 
 
 def operands(dtype: torch.dtype, chosen: str) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
@@ -49,7 +53,7 @@ def operands(dtype: torch.dtype, chosen: str) -> tuple[Tensor, Tensor, Tensor, l
     return leaf(TOKENS, HIDDEN), index, leaf(TOKENS, CHOICES), weights
 
 
-def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool, chunks: int = 1) -> float:
+def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: Kept, chunks: int = 1) -> float:
     """How far this rank's results and gradients are from those of one device that has all tokens and experts."""
     (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
     hidden, index, scores, weights = operands(dtype, chosen)
@@ -59,12 +63,12 @@ def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, 
     mine, held = slice(cuts[rank], cuts[rank + 1]), slice(rank * EXPERTS // size, (rank + 1) * EXPERTS // size)
     tokens, share = (x.detach()[mine].requires_grad_() for x in (hidden, scores))
     own = [weight.detach()[held].requires_grad_() for weight in weights]
-    given = own[:2], own[2], [], SWIGLU, False
+    given = own[:2], own[2], [], SWIGLU, False, False, *keep
     if chunks:
-        result = routed_experts(tokens, index[mine], share, *given, keep=keep, axes=(axis,), chunks=chunks)
+        result = routed_experts(tokens, index[mine], share, *given, axes=(axis,), chunks=chunks)
     else:
         sent = send_tokens(tokens, index[mine], share, EXPERTS // size, axes=(axis,))
-        result = return_tokens(run_experts(sent, *given, keep=keep))
+        result = return_tokens(run_experts(sent, *given))
     found = torch.autograd.grad(result, [tokens, share, *own], gradient[mine])
     pairs = [(result, whole[mine]), *zip(found, (w[mine] for w in wanted[:2]), strict=False)]
     pairs += zip(found[2:], (w[held] for w in wanted[2:]), strict=True)
@@ -72,14 +76,14 @@ def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts, 
 
 
 @pytest.mark.parametrize(("dtype", "chosen", "cuts", "keep", "chunks"), [
-    (torch.float64, "any", EVEN, True, 1), (torch.float64, "two", EVEN, False, 1),
-    (torch.float64, "any", (0, 0, 5, 9, 16), False, 1), (torch.float32, "two", (0, 0, 5, 9, 16), True, 1),
-    (torch.float64, "any", EVEN, True, 2), (torch.float64, "two", (0, 0, 5, 9, 16), False, 3),
-    (torch.float64, "any", (0, 0, 1, 9, 16), True, 4), (torch.float64, "any", (0, 0, 5, 9, 16), True, 0),
-    (torch.float64, "two", EVEN, False, 0), (torch.float32, "any", EVEN, True, 0),
+    (torch.float64, "any", EVEN, ALL, 1), (torch.float64, "two", EVEN, NOTHING, 1),
+    (torch.float64, "any", (0, 0, 5, 9, 16), NOTHING, 1), (torch.float32, "two", (0, 0, 5, 9, 16), PRODUCTS, 1),
+    (torch.float64, "any", EVEN, PRODUCTS, 2), (torch.float64, "two", (0, 0, 5, 9, 16), NOTHING, 3),
+    (torch.float64, "any", (0, 0, 1, 9, 16), ALL, 4), (torch.float64, "any", (0, 0, 5, 9, 16), PRODUCTS, 0),
+    (torch.float64, "two", EVEN, NOTHING, 0), (torch.float32, "any", EVEN, ALL, 0),
 ])  # fmt: skip
 def test_tokens_meet_their_experts_wherever_these_are(
-    pool: RankPool, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: bool, chunks: int
+    pool: RankPool, dtype: torch.dtype, chosen: str, cuts: Cuts, keep: Kept, chunks: int
 ) -> None:
     """Ranks that nobody sends anything, a rank that has no token, both; first products kept, or computed again; in
     chunks, of which some have no token; in three calls."""
@@ -88,7 +92,7 @@ def test_tokens_meet_their_experts_wherever_these_are(
 
 
 def farthest_within_capacity(
-    rank: int, size: int, dtype: torch.dtype, capacity: float, keep: bool, chunks: int
+    rank: int, size: int, dtype: torch.dtype, capacity: float, keep: Kept, chunks: int
 ) -> float:
     """Likewise of two rows of the batch on each rank, whose experts take so many; nothing waits for the device."""
     (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
@@ -104,7 +108,7 @@ def farthest_within_capacity(
     mine, held = slice(2 * rank, 2 * rank + 2), slice(rank * EXPERTS // size, (rank + 1) * EXPERTS // size)
     tokens, share = (x.detach()[mine].requires_grad_() for x in (hidden, scores))
     own = [weight.detach()[held].requires_grad_() for weight in weights]
-    of, way = (own[:2], own[2], [], SWIGLU, False, False, keep), {"axes": (axis,), "capacity": capacity}
+    of, way = (own[:2], own[2], [], SWIGLU, False, False, *keep), {"axes": (axis,), "capacity": capacity}
     with patch("autoplan.runtime.host.read", side_effect=AssertionError("the host waits")):
         if chunks:
             result = routed_experts(tokens, index[mine], share, *of, **way, chunks=chunks)
@@ -117,12 +121,12 @@ def farthest_within_capacity(
 
 
 @pytest.mark.parametrize(("dtype", "capacity", "keep", "chunks"), [
-    (torch.float64, 0.5, True, 1), (torch.float64, 1.25, False, 1), (torch.float32, 1.25, True, 1),
-    (torch.float64, 0.5, False, 2), (torch.float64, 1.25, True, 3),
-    (torch.float64, 0.5, True, 0), (torch.float64, 1.25, False, 0),
+    (torch.float64, 0.5, ALL, 1), (torch.float64, 1.25, NOTHING, 1), (torch.float32, 1.25, PRODUCTS, 1),
+    (torch.float64, 0.5, NOTHING, 2), (torch.float64, 1.25, ALL, 3),
+    (torch.float64, 0.5, PRODUCTS, 0), (torch.float64, 1.25, NOTHING, 0),
 ])  # fmt: skip
 def test_as_many_rows_travel_as_a_capacity_admits(
-    pool: RankPool, dtype: torch.dtype, capacity: float, keep: bool, chunks: int
+    pool: RankPool, dtype: torch.dtype, capacity: float, keep: Kept, chunks: int
 ) -> None:
     """Full experts and empty rows, first products kept, or computed again; in chunks of rows, or whole where these
     don't divide."""
@@ -155,7 +159,7 @@ def offsets(rank: int, size: int) -> set[int]:
     with torch.no_grad(), patch.object(torch, "nonzero_static", by_columns):
         assert axis.group is not None
         peers = (axis.group.group_name, axis.size, axis.rank, list(axis.places))
-        result, kept = run(hidden, index, scores, own[:2], own[2], [], SWIGLU, False, False, True, 0, 2, *peers)
+        result, kept = run(hidden, index, scores, own[:2], own[2], [], SWIGLU, False, False, *ALL, 0, 2, *peers)
     return {x.storage_offset() for x in (result, *kept)}
 
 
@@ -182,7 +186,8 @@ def test_what_crosses_is_read_as_it_was(
 
 @pytest.mark.slow
 def test_a_mixture_is_computed_again_where_memory_is_short_and_the_report_says_which(tmp_path: Path) -> None:
-    """Kept where nothing is recomputed. Under a limit that admits less, products run again and tokens travel again."""
+    """Kept where nothing is recomputed. Under a limit that admits less, products run again and tokens travel again; in
+    any segment that recomputes selectively the activation does."""
     batch = {name: torch.zeros(8, 64, dtype=torch.int64) for name in ("input_ids", "labels")}
     config = MixtralConfig(
         hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=2,
@@ -200,6 +205,13 @@ def test_a_mixture_is_computed_again_where_memory_is_short_and_the_report_says_w
     assert kept.predicted.peak_bytes[0].activations > 1.3 * again.predicted.peak_bytes[0].activations
     assert kept.predicted.step_time_s < again.predicted.step_time_s
     assert again.verify().passed
+    chosen = again.record.chosen
+    fewer = [[at for at in block.again if "experts" not in at[0]] for block in chosen.blocks]
+    blocks = tuple(replace(b, again=tuple(names)) for b, names in zip(chosen.blocks, fewer, strict=True))
+    middle = replace(again, record=replace(again.record, chosen=replace(chosen, blocks=blocks)))
+    source = (middle.export(tmp_path / "middle") / "program.py").read_text()
+    assert "keep_activated=keeps(self)" in source and "keep=keeps(self)" not in source
+    assert middle.verify().passed
 
 
 def test_how_likely_a_rank_is_reached_is_the_share_of_choices_that_reach_it() -> None:

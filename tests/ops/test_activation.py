@@ -17,7 +17,7 @@ from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from autoplan.ops.experts import FUNCTIONS, activation_function, experts
-from autoplan.ops.experts.activation import value_and_gradients
+from autoplan.ops.experts.activation import counts, value_and_gradients, value_and_made
 from autoplan.ops.experts.derivatives import DERIVATIVES
 from autoplan.trace.mixtures import activation_of
 from tests.support.sampling import examples
@@ -89,13 +89,21 @@ def by_autograd(text: str, tensors: Mapping[str, Tensor], gradient: Tensor) -> t
     return value.detach(), torch.autograd.grad(value, list(leaves.values()), gradient, materialize_grads=True)
 
 
+def assert_same(one: Sequence[Tensor], other: Sequence[Tensor]) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
 def compare(text: str, tensors: Mapping[str, Tensor]) -> None:
     names = tuple(tensors)
     plain = activation_function(text, names)(*tensors.values())
     gradient = torch.linspace(-1, 2, plain.numel(), dtype=plain.dtype).reshape(plain.shape)
     value, ours = value_and_gradients(text, names)(list(tensors.values()), gradient)
     want, theirs = by_autograd(text, tensors, gradient)
-    torch.testing.assert_close(plain, value, rtol=0, atol=0, equal_nan=True)
+    assert_same([plain], [value])
+    once, made = value_and_made(text, names, keep=True)(list(tensors.values()))
+    again, with_kept = value_and_gradients(text, names)(list(tensors.values()), gradient, made)
+    assert_same([once, again, *with_kept], [value, value, *ours])
     for one, other in ((value, want), *zip(ours, theirs, strict=True)):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, equal_nan=True)
 
@@ -222,11 +230,36 @@ def test_a_call_that_stands_twice_is_computed_once() -> None:
     assert forward.called.count("aten.clamp.default") == 2 and both.called.count("aten.slice_backward.default") == 2
 
 
-def test_gated_silu_is_five_kernels() -> None:
+def test_gated_silu_is_five_kernels_and_three_where_what_it_made_is_kept() -> None:
     x = sample()["x"]
-    with Counting() as mode:
-        value_and_gradients(SWIGLU, ("gate", "up"))((x, x), x)
-    assert sorted(mode.called) == ["aten.mul.Tensor"] * 3 + ["aten.silu.default", "aten.silu_backward.default"]
+    _, made = value_and_made(SWIGLU, ("gate", "up"), keep=True)((x, x))
+    for kept, forward in (((), ["aten.mul.Tensor", "aten.silu.default"]), (made, [])):
+        with Counting() as mode:
+            value_and_gradients(SWIGLU, ("gate", "up"))((x, x), x, kept)
+        assert sorted(mode.called) == sorted(["aten.mul.Tensor"] * 2 + ["aten.silu_backward.default"] + forward)
+
+
+@pytest.mark.parametrize(("text", "names", "bytes"), [
+    (SWIGLU, ("gate", "up"), 2), ("square(relu(gate))", ("gate", "up"), 2), ("mul(2, add(x, 1))", ("x",), 1),
+    ("div(exp(x), tanh(neg(x)))", ("x",), 3), ("mul(x, div(sub(x, 1), 2))", ("x",), 2), (None, ("x",), 5),
+])  # fmt: skip
+def test_what_is_kept_is_what_autograd_keeps(text: str | None, names: tuple[str, ...], bytes: int) -> None:
+    """Beside the tensors that are given, and with the value, which the next product reads; in their number."""
+    tensors, text = sample(rows=16, width=12), text or gpt_oss()
+    given = [tensors[letter].requires_grad_() for letter, _ in zip("xy", names, strict=False)]
+    own, found = {x.untyped_storage().data_ptr() for x in given}, dict[int, Tensor]()
+    scope: dict[str, Any] = {name: getattr(torch.ops.aten, name) for name in FUNCTIONS}
+
+    def note(x: Tensor) -> Tensor:
+        if x.is_floating_point() and x.ndim:  # a number is a tensor, too
+            found[x.untyped_storage().data_ptr()] = x
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        value = eval(text, scope, dict(zip(names, given, strict=True)))
+        found[value.untyped_storage().data_ptr()] = value
+    _, made = value_and_made(text, names, keep=True)(given)
+    assert len(made) == len(found.keys() - own) == counts(text, names).kept == bytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # the experts one by one, and grouped

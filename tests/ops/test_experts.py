@@ -80,17 +80,20 @@ def test_choices_that_are_counted_alone_have_rows(some: bool, biased: bool) -> N
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
+KEPT = [(True, True), (True, False), (False, False)]  # first products, and what the activation makes of them
+
+
 @settings(max_examples=40, deadline=None)
-@example(False, False, True, 1, 1, 4)  # no index names an expert
+@example(False, False, (True, True), 1, 1, 4)  # no index names an expert
 @given(
-    drawn.booleans(), drawn.booleans(), drawn.booleans(), drawn.integers(1, 2), drawn.integers(1, 4),
+    drawn.booleans(), drawn.booleans(), drawn.sampled_from(KEPT), drawn.integers(1, 2), drawn.integers(1, 4),
     drawn.integers(0, 99),
 )  # fmt: skip
 def test_the_operator_is_its_definition(
-    transposed: bool, biased: bool, keep: bool, parts: int, choices: int, seed: int
+    transposed: bool, biased: bool, keep: tuple[bool, bool], parts: int, choices: int, seed: int
 ) -> None:
-    """In value and gradient; some indices name no expert, and one expert may be chosen twice. Also where the first
-    products are computed again."""
+    """In value and gradient; some indices name no expert, and one expert may be chosen twice. Also where the
+    activation, or the first products, are computed again."""
     random = torch.Generator().manual_seed(seed)
 
     def leaf(*shape: int) -> Tensor:
@@ -101,7 +104,7 @@ def test_the_operator_is_its_definition(
     biases = [leaf(4, 6) for _ in first] if biased else []
     text, gate = (SWIGLU, lambda g, u: F.silu(g) * u) if parts == 2 else ("relu(x)", F.relu)
     lying = [w.transpose(1, 2) for w in (*first, down)] if transposed else [*first, down]
-    got = experts(hidden, index, scores, lying[:-1], lying[-1], biases, text, transposed, keep=keep)
+    got = experts(hidden, index, scores, lying[:-1], lying[-1], biases, text, transposed, False, *keep)
     want = by_definition(hidden, index, scores, first, down, biases, gate)
     gradient = torch.randn(want.shape, dtype=torch.float64, generator=random)
     leaves = [hidden, scores, *first, down, *biases]
@@ -140,33 +143,39 @@ def test_grouped_products_are_the_products_one_by_one(parts: int, transposed: bo
         torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("complete", "keep"), [(False, True), (True, True), (True, False)])
-def test_the_operator_compiles_whole(complete: bool, keep: bool) -> None:
+@pytest.mark.parametrize(("complete", "keep"), [(False, KEPT[0]), *((True, kept) for kept in KEPT)])
+def test_the_operator_compiles_whole(complete: bool, keep: tuple[bool, bool]) -> None:
     operands = torch.randn(6, 8), torch.randint(4, (6, 2)), torch.rand(6, 2).requires_grad_()
-    weights = [torch.randn(4, 8, 8)] * 2, torch.randn(4, 8, 8), [], SWIGLU, False, complete, keep
+    weights = [torch.randn(4, 8, 8)] * 2, torch.randn(4, 8, 8), [], SWIGLU, False, complete, *keep
     compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*operands, *weights), experts(*operands, *weights))
     found = (torch.autograd.grad(f(*operands, *weights).sum(), operands[2])[0] for f in (compiled, experts))
     torch.testing.assert_close(*found)
 
 
-def test_first_products_are_kept_where_they_are_asked_for() -> None:
-    """Of 24 choices two products of 16 and a result of 8, scores and places; else no more than the operands."""
+def test_what_is_kept_is_what_is_asked_for() -> None:
+    """Of 24 choices two products of 16 and a result of 8, scores and places; of an activation what autograd keeps of
+    it; else no more than the operands."""
     hidden, index, scores = torch.randn(12, 8), torch.randint(4, (12, 2)), torch.rand(12, 2)
     weights = [torch.randn(4, 16, 8).requires_grad_() for _ in range(2)], torch.randn(4, 8, 16)
     own = {t.untyped_storage().data_ptr() for t in (hidden, index, scores, *weights[0], weights[1])}
 
-    def kept_bytes(keep: bool) -> int:
+    def kept_bytes(*keep: bool, text: str = SWIGLU) -> int:
         kept: dict[int, int] = {}
         with torch.autograd.graph.saved_tensors_hooks(
             lambda x: kept.update({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes()}) or x, lambda x: x
         ):
-            experts(hidden, index, scores, *weights, [], SWIGLU, False, True, keep)
+            experts(hidden, index, scores, *weights, [], text, False, True, *keep)
         return sum(size for place, size in kept.items() if place not in own)
 
     ends, places = 4 * 4, 2 * 8
-    assert kept_bytes(True) == ends + 24 * (4 * (2 * 16 + 8) + 4 + places)
-    assert kept_bytes(False) == 0
+    products = ends + 24 * (4 * (2 * 16 + 8) + 4 + places)
+    assert kept_bytes(True, False) == products
+    assert kept_bytes(True, True) == products + 24 * 4 * 2 * 16
+    assert kept_bytes(True, True, text="mul(sigmoid(mul(gate, 1.702)), add(up, 1))") == products + 24 * 4 * 3 * 16
+    assert kept_bytes(False, False) == kept_bytes(False, True) == 0
+    with torch.no_grad():
+        assert kept_bytes(True, True) == 0
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "gate.data", "silu(down)", "system('ls')", "gate + up", "[gate]"])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node
+from autoplan.ops.experts.activation import Counts
 from cost_models.compute import matmul_flops, matmul_seconds, memory_bound_seconds
 from cost_models.hardware import Device
 
@@ -192,8 +193,7 @@ class Grouped:
     rows     choices of tokens that each gets, at least 1
     hidden, inner, out  width of a token, of what runs between the products, of the result
     first    products before the activation: 2 with a gate
-    calls    tensors that the activation makes, operator by operator
-    read     tensors that its operators read
+    activation  what its operators make and read
     chunks   into which the rows are cut, one computed after the other
     tokens   that the rows are of, by which they are added up
     choices  of each token
@@ -206,8 +206,7 @@ class Grouped:
     inner: int
     out: int
     first: int
-    calls: int = 2
-    read: int = 3
+    activation: Counts
     chunks: int = 1
     tokens: float = 0.0
     choices: int = 1
@@ -221,12 +220,12 @@ class Grouped:
 
     @staticmethod
     def of(
-        chosen: float, here: int, hidden: int, inner: int, out: int, first: int, activation: tuple[int, int]
+        chosen: float, here: int, hidden: int, inner: int, out: int, first: int, activation: Counts
     ) -> Grouped:
         """``here`` experts that are ``chosen`` so often together. Where that is less often than once each, as many
-        experts have one row each. activation: (calls, read)."""
+        experts have one row each."""
         busy = min(float(here), max(1.0, chosen))
-        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first, *activation)
+        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first, activation)
 
     def of_tokens(self, tokens: float, choices: int, score_bytes: int, travel: Travel | None = None) -> Grouped:
         """With what follows from the tokens that these experts see. Where none travels, rows of choices that name
@@ -251,8 +250,8 @@ class Grouped:
         """Bytes that a forward moves beside its products: rows gathered; the activation; results scaled, in the wider
         dtype, added up by token, and cast."""
         wide, cast = max(itemsize, self.score_bytes), self.score_bytes > itemsize
-        rows, activated = self.rows * self.experts, (self.calls + self.read) * self.inner * itemsize
-        row = (2 * self.hidden * itemsize, activated, (itemsize + wide) * self.out)
+        rows, activated = self.rows * self.experts, (self.activation.calls + self.activation.read) * self.inner
+        row = (2 * self.hidden * itemsize, activated * itemsize, (itemsize + wide) * self.out)
         added = (rows + self.sum_passes * self.tokens) * wide * self.out
         return (*(rows * each for each in row), added, cast * self.tokens * (wide + itemsize) * self.out)
 
@@ -276,11 +275,11 @@ class Grouped:
 
     def passes_back(self, itemsize: int) -> tuple[float, ...]:
         """Bytes that a backward moves beside its products: rows gathered, of tokens and of the result's gradient, and
-        that scaled; the activation, and its gradient, for each operand from two tensors; the scores' gradient, of what
-        the experts gave; the tokens', of each first product, added up over these, and by token."""
+        that scaled; what isn't kept of the activation, and its gradient, for each operand from two tensors; the scores'
+        gradient, of what the experts gave; the tokens', of each first product, added up over these, and by token."""
+        activated = (self.activation.redone + 3 * self.activation.read) * self.inner
         row = (
-            2 * self.hidden, 2 * self.out, 2 * self.out, (self.calls + 4 * self.read) * self.inner, 4 * self.out,
-            3 * (self.first - 1) * self.hidden,
+            2 * self.hidden, 2 * self.out, 2 * self.out, activated, 4 * self.out, 3 * (self.first - 1) * self.hidden,
         )  # fmt: skip
         rows = self.rows * self.experts
         added = (rows + self.sum_passes * self.tokens) * self.hidden
@@ -309,8 +308,17 @@ class Grouped:
             return self.chunks * self.chunk.again_s(dtype, device)
         return self.first * self.product_s(self.inner, self.hidden, dtype, device)
 
+    def activated_again_s(self, dtype: str, device: Device) -> float:
+        """Of what is kept of the activation where the backward computes it again."""
+        passes = self.activation.calls + self.activation.read - self.activation.redone
+        return streamed_s([self.rows * self.experts * passes * self.inner * DTYPE_BYTES[dtype]], device)
+
+    def activated_bytes(self, itemsize: int) -> float:
+        """What is kept of the activation."""
+        return self.rows * self.experts * self.activation.kept * self.inner * itemsize
+
     def kept_bytes(self, itemsize: int, score_bytes: int) -> float:
-        """The first products, what the experts give, each row's score, and where it came from."""
+        """Beside that the first products, what the experts give, each row's score, and where it came from."""
         each = (self.first * self.inner + self.out) * itemsize + score_bytes + 2 * PLACE_BYTES
         return self.rows * self.experts * each
 
@@ -325,16 +333,17 @@ class Grouped:
         gradients; and beside these. Of chunks one stands at a time.
 
         The backward has tokens, the result's gradient and that scaled; then of the inner width the activation's
-        gradient, its calls' results, and a gradient for each operand, of which one for each first product stays while
-        the tokens' are multiplied, and added up by token.
+        gradient, those of its calls' results that aren't kept, and a gradient for each operand, of which one for each
+        first product stays while the tokens' are multiplied, and added up by token.
 
         wide    bytes of an element of what is scaled by scores
         tokens  that arrived, in one chunk: sums of their rows stand here
         """
         each = self.rows * self.experts / self.chunks * itemsize
-        inner, rest = (1 + self.calls + self.read) * self.inner, (1 + self.first) * self.inner
+        made = (self.activation.calls - self.activation.kept) * self.inner
+        inner, rest = made + (1 + self.activation.read) * self.inner, self.first * self.inner
         scaled = (each / itemsize + tokens) * wide * self.out
-        forward = max(each * self.hidden, each * self.calls * self.inner, scaled)
+        forward = max(each * self.hidden, each * made, scaled)
         summed = max(2 * each, each + tokens * itemsize) * self.hidden
         before = each * (self.hidden + 2 * self.out) + max(each * inner, each * rest + summed)
         return forward, before, each * (self.hidden + self.out + rest)

@@ -1,7 +1,8 @@
 """What an operator keeps for its backward beside its operands and its result.
 
 Of a mixture these are its first products and what its experts gave, with what arrived from other ranks. They may be
-dropped, and come of the tokens again. A ring keeps its result twice.
+dropped, and come of the tokens again. What its activation makes of the first products is kept where nothing is computed
+again. A ring keeps its result twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cost_models.hardware import Device
 
 
 def bytes_beside(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
-    """On one rank, in one microbatch; 0 where no gradient goes back."""
+    """On one rank, in one microbatch; 0 where no gradient goes back. Of a mixture's activation nothing."""
     if not operator.result_carries:
         return 0.0
     if is_mixture(operator):
@@ -47,6 +48,20 @@ def mixture_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
     return found if travel is None else found + travel.kept_bytes
 
 
+def activated_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
+    """What a mixture keeps of its activation; 0 of any other operator, and where no gradient goes back."""
+    if not operator.result_carries or not is_mixture(operator):
+        return 0.0
+    return standing_of(operator, strategy, mesh)[0].activated_bytes(DTYPE_BYTES[operator.operands[0].dtype])
+
+
+def activated_again(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> tuple[float, float]:
+    """Seconds of computing that again in the backward, and the bytes that stand then: one chunk's."""
+    grouped, _ = grouped_of(operator, strategy, mesh)
+    seconds = grouped.activated_again_s(operator.operands[0].dtype, device)
+    return seconds, activated_bytes(operator, strategy, mesh) / grouped.chunks
+
+
 def standing_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grouped, Travel | None]:
     """A rank's experts with as many rows as stand in memory. Where it has some of the experts and every token, rows of
     choices that name none of them are there, too, though no product takes them."""
@@ -68,6 +83,8 @@ def passing_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[f
     if not is_mixture(operator):
         return 0.0, 0.0, 0.0
     grouped, travel = standing_of(operator, strategy, mesh)
+    if not operator.result_carries:
+        grouped = replace(grouped, activation=replace(grouped.activation, kept=0))
     itemsize, score_bytes = (DTYPE_BYTES[operator.operands[place].dtype] for place in (0, 2))
     wide = max(itemsize, score_bytes)
     if travel is None:

@@ -141,7 +141,8 @@ def hidden_exchange(
     slowdown = device.overlap_slowdown
     ahead = hidden_of(chunks, tokens.forward_s / chunks, results.forward_s / chunks, forward, slowdown)
     behind = hidden_of(chunks, results.backward_s / chunks, tokens.backward_s / chunks, backward, slowdown)
-    again, rows_s = tokens.forward_s / chunks, grouped.again_s(dtype, device) / chunks
+    products_s, activated_s = grouped.again_s(dtype, device), grouped.activated_again_s(dtype, device)
+    again, rows_s = tokens.forward_s / chunks, (products_s + activated_s) / chunks
     backward = replace(backward, rows=backward.rows + rows_s)
     both = hidden_of(chunks, results.backward_s / chunks + again, tokens.backward_s / chunks, backward, slowdown)
     again_s = max(0.0, sum(both) - sum(behind))

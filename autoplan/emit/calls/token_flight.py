@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from autoplan.ir.graph import Argument
 from autoplan.ir.typed_program import Compute, TokenFlight
@@ -27,9 +27,11 @@ def sent_source(compute: Compute, flight: TokenFlight, local: str, source: Calla
     return f"{local}_sent = send_tokens({', '.join(given)})"
 
 
-def given_source(compute: Compute, local: str, source: Callable[[Argument], str], keep: str = "") -> str:
-    """``keep``: whether it keeps its first products, as source; "" where it does."""
-    given = [f"{local}_sent", *map(source, compute.args[TOKENS:]), *([f"keep={keep}"] if keep else [])]
+def given_source(
+    compute: Compute, local: str, source: Callable[[Argument], str], keeps: Mapping[str, str]
+) -> str:
+    """``keeps``: arguments that say what it keeps, as source."""
+    given = [f"{local}_sent", *map(source, compute.args[TOKENS:]), *(f"{key}={said}" for key, said in keeps.items())]
     return f"{local}_given = run_experts({', '.join(given)})"
 
 

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoplan.ops.experts.derivatives import DERIVATIVES
+from autoplan.ops.experts.derivatives import DERIVATIVES, OF_NOTHING, OF_RESULT
 
 FUNCTIONS = frozenset(DERIVATIVES)
 """Operators of ``torch.ops.aten`` that an activation may be made of: elementwise ones, and ``slice``."""
 
 Constant = None | bool | int | float | str
-Through = Callable[[Sequence[Tensor], Tensor], tuple[Tensor, list[Tensor]]]
+Made = Callable[[Sequence[Tensor]], tuple[Tensor, list[Tensor]]]
+Through = Callable[[Sequence[Tensor], Tensor, Sequence[Tensor]], tuple[Tensor, list[Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -64,41 +65,84 @@ class Expression:
     calls: dict[str, Call]
     result: str
 
+    @property
+    def kept(self) -> list[str]:
+        """The calls whose results are read again once the gradient is known, as autograd keeps them: by derivatives,
+        and that which is the value. A slice is a view of what is kept."""
+        read = {self.result}
+        for at, call in self.calls.items():
+            tensors = [text for text in (*call.args, *call.keywords.values()) if text not in self.constants]
+            scales = len(tensors) == 1 and (call.name == "mul" or (call.name == "div" and call.args[0] in tensors))
+            if call.name in OF_RESULT:
+                read.add(at)
+            elif not scales and call.name not in OF_NOTHING:
+                read.update(tensors)
+        return [at for at, call in self.calls.items() if at in read and call.name != "slice"]
 
-def counts(text: str, names: tuple[str, ...]) -> tuple[int, int]:
-    """(calls, operands): how many of its calls make a tensor, and how many tensors all calls read."""
-    read = read_expression(text, names)
-    tensors = {*names, *read.calls}
-    made = sum(call.name != "slice" for call in read.calls.values())  # a slice is a view
-    return made, sum(len(call.operands() & tensors) for call in read.calls.values())
+
+@dataclass(frozen=True)
+class Counts:
+    """Of an activation: how many of its calls make a tensor, and how many tensors all calls read.
+
+    kept    of the calls' results
+    redone  tensors that the other calls make and read: they run again in a backward that has what is kept
+    """
+
+    calls: int
+    read: int
+    kept: int
+    redone: int
+
+
+def counts(text: str, names: tuple[str, ...]) -> Counts:
+    expression = read_expression(text, names)
+    tensors, kept = {*names, *expression.calls}, expression.kept
+    made = {at: call for at, call in expression.calls.items() if call.name != "slice"}  # a slice is a view
+    reads = {at: len(call.operands() & tensors) for at, call in expression.calls.items()}
+    redone = sum(1 + reads[at] for at in made if at not in kept)
+    return Counts(len(made), sum(reads.values()), len(kept), redone)
 
 
 def activation_function(text: str, names: tuple[str, ...]) -> Callable[..., Tensor]:
     """The function of ``names`` that a text stands for; ValueError where it is none of calls of ``FUNCTIONS``."""
-    read = read_expression(text, names)
-    last = {operand: at for at, call in read.calls.items() for operand in call.operands()}
+    function = value_and_made(text, names, keep=False)
+    return lambda *tensors: function(tensors)[0]
 
-    def function(*tensors: Tensor) -> Tensor:
+
+def value_and_made(text: str, names: tuple[str, ...], keep: bool) -> Made:
+    """The function of tensors of ``names`` -> (value, what ``value_and_gradients`` needn't compute again); ValueError
+    as in ``activation_function``.
+
+    keep  else nothing is, and a result goes once it has been read for the last time
+    """
+    read = read_expression(text, names)
+    kept = read.kept if keep else []
+    last = {operand: at for at, call in read.calls.items() for operand in call.operands() if operand not in kept}
+
+    def function(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         values: dict[str, Any] = {**read.constants, **dict(zip(names, tensors, strict=True))}
         for at, call in read.calls.items():
             values[at] = call.value(values)
             for operand in call.operands():
-                if last[operand] == at:
+                if last.get(operand) == at:
                     del values[operand]  # its memory is free for what follows
-        return values[read.result]
+        return values[read.result], [values[at] for at in kept]
 
     return function
 
 
 def value_and_gradients(text: str, names: tuple[str, ...]) -> Through:
-    """The function of (tensors of ``names``, gradient of the value) -> (value, gradients of the tensors); ValueError
-    as in ``activation_function``."""
+    """The function of (tensors of ``names``, gradient of the value, what was kept or nothing) -> (value, gradients of
+    the tensors); ValueError as in ``activation_function``."""
     read = read_expression(text, names)
 
-    def function(tensors: Sequence[Tensor], gradient: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def function(
+        tensors: Sequence[Tensor], gradient: Tensor, made: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
         values: dict[str, Any] = {**read.constants, **dict(zip(names, tensors, strict=True))}
+        known = dict(zip(read.kept, made, strict=True)) if made else {}
         for at, call in read.calls.items():
-            values[at] = call.value(values)
+            values[at] = known[at] if at in known else call.value(values)
         value, gradients = values[read.result], {read.result: gradient}
         for at, call in reversed(read.calls.items()):
             if at in gradients:  # not a call of numbers alone

@@ -147,3 +147,9 @@ DERIVATIVES: Mapping[str, Mapping[str, Rule]] = {
     "tanh": {"self": lambda g, y, self: aten.tanh_backward(g, y)},
 }
 """Of each function, by the names that ATen's schemas give the arguments that may be tensors."""
+
+OF_RESULT = frozenset(("exp", "reciprocal", "relu", "rsqrt", "sigmoid", "sqrt", "tanh"))
+"""Functions whose derivatives read their result and not their operand."""
+OF_NOTHING = frozenset(("add", "neg", "rsub", "slice", "sub"))
+"""Functions whose derivatives read neither. Those of all others read their operands; ``pow``'s may read the result,
+too, which it is no dearer to compute again."""

@@ -6,14 +6,14 @@ name one, the others have no rows; else theirs lie behind the last group, where 
 what is read of them is masked. Sums over a token's choices are taken in the order of the choices, so that two runs give
 the same bits.
 
-The backward reads the first products, what the experts gave, and where each row came from. These are kept
-(``Inside.kept``); or the first products come of the tokens again, and the scores' gradients of the activation, so that
-what the experts gave isn't needed (``Inside.of``).
+The backward reads the first products, what the activation made of them, what the experts gave, and where each row came
+from. These are kept (``Inside.kept``); or the activation is computed again; or the first products come of the tokens
+again, too, and the scores' gradients of the activation, so that what the experts gave isn't needed (``Inside.of``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoplan.ops.experts.activation import Through
+from autoplan.ops.experts.activation import Made, Through
 
 ALIGNMENT_BYTES = 16  # of a row, which the grouped product asks for
 
@@ -156,12 +156,14 @@ class Inside:
     score     [rows, 1], of each row's choice
     products  [rows, f] each, before the activation
     given     [rows, o]: what the experts gave, before the scores; None where it isn't known
+    made      what the activation's gradient reads beside the products; nothing where it is computed again
     """
 
     routed: Routed
     score: Tensor
     products: list[Tensor]
     given: Tensor | None = None
+    made: Sequence[Tensor] = ()
 
     @staticmethod
     def of(
@@ -182,40 +184,43 @@ class Inside:
         routed = self.routed
         whose = [] if routed.complete else [routed.expert]
         given = [] if self.given is None else [self.given]
-        return [routed.ends, routed.order, routed.tokens, self.score, *given, *self.products, *whose]
+        return [routed.ends, routed.order, routed.tokens, self.score, *given, *self.products, *whose, *self.made]
 
     @staticmethod
     def again(kept: Sequence[Tensor], hidden: Tensor, weights: Weights) -> Inside:
         ends, order, tokens, score, given, *rest = kept
-        products, whose = rest[: len(weights.first)], rest[len(weights.first) :]
+        products, rest = rest[: len(weights.first)], rest[len(weights.first) :]
+        whose, made = [x for x in rest if x.ndim == 1], [x for x in rest if x.ndim > 1]
         fits = serves(hidden, [*weights.first, weights.down])
         routed = Routed(order, tokens, whose[0] if whose else order, ends, not whose, fits)
-        return Inside(routed, score, products, given)
+        return Inside(routed, score, products, given, made)
 
 
 def kept_like(
-    rows: int | torch.SymInt, hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, complete: bool
-) -> list[Tensor]:
+    rows: int | torch.SymInt, hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, function: Made,
+    complete: bool,
+) -> list[Tensor]:  # fmt: skip
     """Tensors of the shapes of ``Inside.kept``, for a compiler."""
     order, tokens = (index.new_empty(rows, dtype=torch.int64) for _ in range(2))
     widths = [weights.turned(weight).shape[2] for weight in (weights.down, *weights.first)]
+    given, *products = (hidden.new_empty(rows, width) for width in widths)
     return [
         index.new_empty(weights.experts, dtype=torch.int32), order, tokens, scores.new_empty(rows, 1),
-        *(hidden.new_empty(rows, width) for width in widths), *([] if complete else [index.new_empty(rows)]),
+        given, *products, *([] if complete else [index.new_empty(rows)]), *function(products)[1],
     ]  # fmt: skip
 
 
-def forward(
-    inside: Inside, weights: Weights, function: Callable[..., Tensor], shape: Sequence[int]
-) -> tuple[Tensor, Inside]:
+def forward(inside: Inside, weights: Weights, function: Made, shape: Sequence[int]) -> tuple[Tensor, Inside]:
     """[tokens, o] in the wider of the dtypes of tokens and scores; ``Inside`` with what the experts gave.
 
     shape  as of ``Routed.back``
     """
     routed = inside.routed
-    given = routed.product(function(*inside.products), weights.turned(weights.down))
+    inner, made = function(inside.products)
+    given = routed.product(inner, weights.turned(weights.down))
+    del inner  # unless it is kept its memory is free for what follows
     result = routed.totals(routed.masked(given * inside.score), shape)
-    return result, replace(inside, given=given)
+    return result, replace(inside, given=given, made=made)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -260,7 +265,7 @@ def backward_of_rows(
 ) -> tuple[Tensor, Tensor, WeightGradients]:
     """Gradients of hidden and of scores, which others may wait for, and what gives those of weights.
 
-    through  (products, gradient of the activation) -> the activation, gradients of the products
+    through  (products, gradient of the activation, what it made) -> the activation, gradients of the products
     shape    as of ``Routed.back``
 
     With y = down · a and s the score: d s = <d result, y> = <downᵀ · d result, a>.
@@ -269,11 +274,12 @@ def backward_of_rows(
     rows, outer = (x.index_select(0, routed.tokens) for x in (hidden, gradient))
     scored = outer * score
     if inside.given is not None:
-        inner, d_products = through(inside.products, routed.product(scored, weights.back(weights.down)))
+        made = inside.made
+        inner, d_products = through(inside.products, routed.product(scored, weights.back(weights.down)), made)
         d_score = (outer * inside.given).sum(-1, keepdim=True)
     else:
         back = routed.product(outer, weights.back(weights.down))
-        inner, d_products = through(inside.products, back * score)
+        inner, d_products = through(inside.products, back * score, ())
         d_score = (back * inner).sum(-1, keepdim=True)
     d_scores = routed.back(routed.masked(d_score), shape)
     d_hidden = gradient_of_tokens(routed, weights, d_products, shape)

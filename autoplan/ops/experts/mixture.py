@@ -6,8 +6,9 @@ How many tokens an expert gets depends on values, so the shapes inside do too; o
 and nothing is padded. An index that names no expert of the operands adds nothing: a rank that has some of the experts
 is called with all tokens, indices counted from its first expert, and gives its summand of the result.
 
-The backward reads the first products, two or three rows of an expert's inner dim for each of a token's choices. They
-are most of what a layer keeps: where memory is short they are computed again, from tokens, indices and scores.
+The backward reads the first products and what the activation makes of them, some rows of an expert's inner dim for each
+of a token's choices. They are most of what a layer keeps. Where memory is short the activation is computed again, or
+the first products are, too, from tokens, indices and scores.
 """
 
 from collections.abc import Sequence
@@ -15,19 +16,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from autoplan.ops.experts.activation import activation_function, value_and_gradients
+from autoplan.ops.experts.activation import value_and_gradients, value_and_made
 from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient
 from autoplan.ops.experts.grouped import Inside, WeightGradients, Weights, backward_of_rows, cast, forward, kept_like
 
 OPERANDS = "Tensor hidden, Tensor index, Tensor scores, Tensor[] first, Tensor down, Tensor[] biases"
-SETTINGS = "str activation, bool transposed, bool complete, bool keep"
+SETTINGS = "str activation, bool transposed, bool complete, bool keep, bool keep_activated"
 SCHEMA = f"({OPERANDS}, {SETTINGS}) -> (Tensor, Tensor[])"
 BACKWARD = f"(Tensor gradient, {OPERANDS}, Tensor[] kept, {SETTINGS}) -> Tensor[]"
 
 
 def experts(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, complete: bool = False, keep: bool = True,
+    activation: str, transposed: bool, complete: bool = False, keep: bool = True, keep_activated: bool = True,
 ) -> Tensor:  # fmt: skip
     """hidden [.., h], index and scores [.., k] or [tokens, k] -> [.., o].
 
@@ -36,15 +37,23 @@ def experts(
     biases      of the first products, [experts, f] each; none
     activation  text over gate and up, or over x where there is one first product (``activation_function``)
     complete    whether every index names an expert
-    keep        the first products for the backward; else it computes them again
+    keep        the first products for the backward; else it computes them again, and the activation
+    keep_activated  likewise what the activation makes of the first products
     """
     lead, flat = hidden.shape[:-1], as_rows(hidden, index, scores)
-    settings = (activation, transposed, complete, keep)
+    settings = (activation, transposed, complete, *kept_of(keep, keep_activated))
     if torch.compiler.is_compiling():
         result, _ = torch.ops.autoplan.experts(*flat, list(first), down, list(biases), *settings)
     else:
         result = Plain.apply(run, run_back, settings, len(first), *flat, down, *first, *biases)
     return result.reshape(*lead, result.shape[-1])
+
+
+def kept_of(products: bool, activated: bool) -> tuple[bool, bool]:
+    """Of these the ones that are kept: what the activation makes beside the products, and nothing where no backward
+    comes."""
+    products = products and torch.is_grad_enabled()
+    return products, products and activated
 
 
 def names_of(first: Sequence[object]) -> tuple[str, ...]:
@@ -54,12 +63,12 @@ def names_of(first: Sequence[object]) -> tuple[str, ...]:
 
 def run_forward(
     hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, activation: str, count: int | None = None,
-    at_most: bool = False,
+    at_most: bool = False, keep_activated: bool = True,
 ) -> tuple[Tensor, Inside]:  # fmt: skip
     """[tokens, o], and what the backward reads; ``count``: how many of the indices name an expert, where that is
     known, or how many do ``at_most``."""
     inside = Inside.of(hidden, index, scores, weights, count, at_most)
-    function = activation_function(activation, names_of(weights.first))
+    function = value_and_made(activation, names_of(weights.first), keep_activated)
     result, inside = forward(inside, weights, function, index.shape)
     return cast(result, hidden.dtype), inside
 
@@ -82,17 +91,18 @@ def run_backward_of_rows(
 
 def run(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, complete: bool, keep: bool,
+    activation: str, transposed: bool, complete: bool, keep: bool, keep_activated: bool,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """The result, and what is kept of it (``Inside.kept``)."""
-    weights = Weights(first, down, biases, transposed)
-    result, inside = run_forward(hidden, index, scores, weights, activation, index.numel() if complete else None)
+    weights, count = Weights(first, down, biases, transposed), index.numel() if complete else None
+    result, inside = run_forward(hidden, index, scores, weights, activation, count, False, keep_activated)
     return result, inside.kept if keep else []
 
 
 def run_back(
     gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
     biases: Sequence[Tensor], kept: Sequence[Tensor], activation: str, transposed: bool, complete: bool, keep: bool,
+    keep_activated: bool,
 ) -> list[Tensor]:  # fmt: skip
     weights = Weights(first, down, biases, transposed)
     if kept:
@@ -110,10 +120,11 @@ register_gradient(_experts, torch.ops.autoplan.experts_backward)
 @_experts.register_fake
 def _(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, complete: bool, keep: bool,
+    activation: str, transposed: bool, complete: bool, keep: bool, keep_activated: bool,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     weights = Weights(first, down, biases, transposed)
-    kept = kept_like(index.numel(), hidden, index, scores, weights, complete) if keep else []
+    function = value_and_made(activation, names_of(first), keep_activated)
+    kept = kept_like(index.numel(), hidden, index, scores, weights, function, complete) if keep else []
     return hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1]), kept
 
 

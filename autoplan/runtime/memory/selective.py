@@ -6,8 +6,8 @@ takes are kept instead, or are computed again in their turn. Nothing else runs t
 nobody reads, nor a reduction over ranks. Which results a block names so is the plan's choice
 (``autoplan.search.block_cost.selective``).
 
-A mixture's experts keep more than their operands and results. In such a segment they don't where the plan says so:
-``keep=keeps(self)``.
+A mixture's experts keep more than their operands and results. In such a segment they don't where the plan says so,
+``keep=keeps(self)``, and in none do they keep what their activation makes, ``keep_activated=keeps(self)``.
 
 A compiled segment has no hooks of its own: there torch's selective activation checkpointing tells the compiler what it
 may drop (``KEPT``), and its partition keeps of the rest what the backward reads.

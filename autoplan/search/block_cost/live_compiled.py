@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Operator, Prices
-from autoplan.cost.operators.kept_beside import bytes_beside, passing_bytes
+from autoplan.cost.operators.kept_beside import activated_bytes, bytes_beside, passing_bytes
 from autoplan.cost.prices import COPYING, HALF, layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import DTYPE_BYTES, Block
@@ -127,9 +127,10 @@ class CompiledWalk:
         gives = frozenset(at for at in reads if at[0] in self.carries)
         saved = frozenset(self.root(at) for step in steps for at in kept_of(step)) | (reads & self.gathered)
         operators = [step.operator for step in steps if step.operator is not None]
-        beside = sum(bytes_beside(o, self.strategies[o.node.name], self.mesh) for o in operators)
+        given = [(o, self.strategies[o.node.name], self.mesh) for o in operators]
+        beside = sum(bytes_beside(*one) + activated_bytes(*one) for one in given)
         overwrites = bool(operators) and all(operator.rule.cost == "memory" for operator in operators)
-        each = [passing_bytes(o, self.strategies[o.node.name], self.mesh) for o in operators]
+        each = [passing_bytes(*one) for one in given]
         passing = each[0] if len(each) == 1 else (0.0, 0.0, 0.0)  # a mixture is a kernel by itself
         passing = (*passing[:2], passing[2] + self.widened(steps))
         return Kernel(reads, makes, gives, saved, beside if self.training else 0.0, passing, overwrites)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from autoplan.cost import Device, Operator
 from autoplan.cost.operators.eager_temporaries import Holds, holds_of
-from autoplan.cost.operators.kept_beside import bytes_beside, is_mixture, passing_bytes
+from autoplan.cost.operators.kept_beside import activated_bytes, bytes_beside, is_mixture, passing_bytes
 from autoplan.cost.prices import COPYING, layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block
@@ -70,7 +70,8 @@ class Walk:
     place   the storage of each value; of those that enter a negative number
     order   the dims of a value from the outermost in memory; () where they don't lie one after another
     saved   storages that each step's backward reads
-    beside  of these what mixtures keep beside their operands and results
+    beside  of these what mixtures keep beside their operands and results, but for what their activations make:
+            ``activated`` has those, by the storage beside
     """
 
     block: Block
@@ -83,6 +84,7 @@ class Walk:
     order: dict[Located, tuple[int, ...]] = field(default_factory=dict)
     saved: list[tuple[int, ...]] = field(default_factory=list)
     beside: dict[int, Step] = field(default_factory=dict)
+    activated: dict[int, int] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     most: int = 0
 
@@ -148,6 +150,8 @@ class Walk:
             kept += [self.make(beside)] if beside else []
             if is_mixture(operator):
                 self.beside[kept[-1]] = step
+                kept.append(self.make(activated_bytes(operator, strategy, self.mesh)))
+                self.activated[kept[-2]] = kept[-1]
         self.saved.append(tuple(dict.fromkeys(kept)))
         return round(self.passing(operator)[0])
 

@@ -5,7 +5,8 @@ what was gathered, needn't be kept: the operands from which it follows are, or f
 Products, attention, experts and collectives inside operators (``DEAR``) never run again, so a product's result is kept
 only where something in the backward reads it, or what follows from it; a partial sum, which nobody reads, isn't. What a
 mixture keeps beside its operands may be dropped all the same, for it is most of what a layer keeps: its first products
-run again then, and its tokens travel again (``cost.operators.kept_beside``).
+run again then, and its tokens travel again (``cost.operators.kept_beside``). What its activation makes, elementwise, is
+always dropped.
 
 Of all the sets that may be computed again the one is sought that minimises
 
@@ -20,12 +21,14 @@ a second of full recomputation does, and never is more kept than autograd keeps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from autoplan.cost import Operator, Prices
 from autoplan.cost.operators.collective_ops import body_collectives
 from autoplan.cost.operators.kept_beside import (
+    activated_again,
+    activated_bytes,
     bytes_beside,
     is_mixture,
     mixture_again_s,
@@ -176,16 +179,20 @@ def selective_of_walk(
     for storage, step in walk.beside.items():
         reads = tuple(dict.fromkeys(walk.storage(at) for at in step.reads))
         made[storage] = Made(step.makes, reads, products_seconds(step, walk.choice, prices))
-    saved = tuple(dict.fromkeys(s for each in walk.saved for s in each))
+    dropped = set(walk.activated.values())
+    saved = tuple(dict.fromkeys(s for each in walk.saved for s in each if s not in dropped))
     held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
     reads_of = {s: tuple(m.reads) for s, m in made.items() if s in again}
+    reads_of |= {activated: (beside,) for beside, activated in walk.activated.items()}
     strategies = dict(walk.choice.strategies)
     standing = {s: stands_again(step, strategies, walk.mesh) for s, step in walk.beside.items() if s in again}
+    activated_s, stands = activated_of(walk.beside.values(), strategies, prices)
+    standing |= zip(walk.activated.values(), stands, strict=True)
     backs = [Backward(walk, adding, reads_of, standing).most for adding in (False, True)]
     kept = sum(sizes.get(s, 0) for s in held)
     inputs = sum(sizes[s] for s in walk.entered & held)
     rebuilt = max(0, backs[1] - kept - live.working)
-    seconds = sum(made[s].seconds for s in again)
+    seconds = activated_s + sum(made[s].seconds for s in again)
     values = tuple(m.value for s, m in made.items() if s in again)
     return SelectiveSaves(kept, rebuilt, seconds, values, LiveBytes(kept, inputs, live.forward, *backs))
 
@@ -224,6 +231,15 @@ def is_cheap(operator: Operator, strategy: Strategy, mesh: Mesh) -> bool:
     if operator.node.op == READ_BUFFER or buffers_updated(operator.node):
         return False
     return not body_collectives(operator, strategy, mesh)
+
+
+def activated_of(
+    mixtures: Iterable[Step], strategies: Mapping[str, Strategy], prices: Prices
+) -> tuple[float, list[int]]:
+    """Seconds of computing again what mixtures' activations make, of all of them; and what stands then of each."""
+    operators = [step.operator for step in mixtures if step.operator is not None]
+    each = [activated_again(o, strategies[o.node.name], prices.mesh, prices.device) for o in operators]
+    return sum(seconds for seconds, _ in each), [round(size) for _, size in each]
 
 
 def step_seconds(step: Step, block: Block, prices: Prices, alone_s: Mapping[str | Located, float]) -> float:
@@ -279,18 +295,23 @@ def selective_of_values(
     for n, step in mixtures.items():
         operator, reads = step.operator, tuple(number[at] for at in step.reads)
         assert operator is not None
-        sizes[n] = round(bytes_beside(operator, strategies[operator.node.name], mesh))
+        way = operator, strategies[operator.node.name], mesh
+        sizes[n] = round(bytes_beside(*way))
         made[n] = Made(step.makes, reads, products_seconds(step, choice, prices))
-    beside, saved = beside - sum(sizes[n] for n in mixtures), (*saved, *mixtures)
+        beside -= sizes[n] + round(activated_bytes(*way))
+    saved = (*saved, *mixtures)
     held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
     entering = {number.get((v.name, x)) for v, x in zip(block.inputs, choice.inputs, strict=True)}
     kept = beside + sum(sizes.get(n, 0) for n in held)
     inputs = sum(sizes[n] for n in held if n in entering)
-    standing = dict(sizes)
-    for n, step in mixtures.items():  # beside operands that are computed again, too
-        operands = sum(sizes[read] for read in made[n].reads if read in again)
-        standing[n] = operands + stands_again(step, strategies, mesh)
-    seconds, largest = sum(made[n].seconds for n in again), max((standing[n] for n in again), default=0)
+    standing = {n: sizes[n] for n in again}
+    activated_s, stands = activated_of(mixtures.values(), strategies, prices)
+    for (n, step), activated in zip(mixtures.items(), stands, strict=True):
+        if n in again:  # beside operands that are computed again, too
+            operands = sum(sizes[read] for read in made[n].reads if read in again)
+            activated += operands + stands_again(step, strategies, mesh)
+        standing[n] = activated
+    seconds, largest = activated_s + sum(made[n].seconds for n in again), max(standing.values(), default=0)
     moments = (kept - live.kept + largest + moment for moment in (live.backward, live.adding))
     found = LiveBytes(kept, inputs, live.forward, *moments)
     return SelectiveSaves(kept, largest, seconds, tuple(m.value for n, m in made.items() if n in again), found)

@@ -26,7 +26,7 @@ from torch.autograd import Function
 
 from autoplan.ops.experts.gradient import as_rows
 from autoplan.ops.experts.grouped import Inside, Weights, cast
-from autoplan.ops.experts.mixture import run_backward_of_rows, run_forward
+from autoplan.ops.experts.mixture import kept_of, run_backward_of_rows, run_forward
 from autoplan.rules.nn.expert_capacity import rows_sent
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.experts.dispatch import Journey, Message, Peers, as_bits, from_bits
@@ -82,10 +82,11 @@ def send_tokens(
 
 def run_experts(
     sent: Sent, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor], activation: str, transposed: bool,
-    complete: bool = False, keep: bool = True,
+    complete: bool = False, keep: bool = True, keep_activated: bool = True,
 ) -> Given:  # fmt: skip
     """The tokens that have come here through their experts; the results set out."""
-    edge, flying = _Experts.apply(sent, (activation, transposed, keep), len(first), sent.edge, down, *first, *biases)
+    settings = (activation, transposed, *kept_of(keep, keep_activated))
+    edge, flying = _Experts.apply(sent, settings, len(first), sent.edge, down, *first, *biases)
     return Given(edge, flying, sent)
 
 
@@ -137,17 +138,18 @@ class _Send(Function):
 class _Experts(Function):
     @staticmethod
     def forward(
-        ctx: Any, sent: Sent, settings: tuple[str, bool, bool], count: int, edge: Tensor, down: Tensor,
+        ctx: Any, sent: Sent, settings: tuple[str, bool, bool, bool], count: int, edge: Tensor, down: Tensor,
         *operands: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """operands  ``count`` of the first products' weights, then their biases"""
-        (activation, transposed, keep), journey = settings, sent.journey
+        (activation, transposed, keep, keep_activated), journey = settings, sent.journey
         hidden, index, scores = sent.given
         weights, wide = Weights(operands[:count], down, operands[count:], transposed), wider(scores, hidden)
         arrived = journey.arrived(sent.flying)
         message = Message.read(arrived, index.shape[1], wide.dtype)
-        known = own_index(message, journey.peers.rank, down.shape[0]), message.scores, weights
-        given, inside = run_forward(message.rows, *known, activation, journey.choices, not journey.counted)
+        own = own_index(message, journey.peers.rank, down.shape[0])
+        known = own, message.scores, weights, activation, journey.choices, not journey.counted
+        given, inside = run_forward(message.rows, *known, keep_activated)
         flying = journey.goes_back(given)
         kept = [arrived, *inside.kept] if keep else [hidden, index, scores]
         ctx.save_for_backward(sent.tokens, sent.counts, down, *operands, *kept)
@@ -161,7 +163,7 @@ class _Experts(Function):
     def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
         tokens, counts, down, *rest = ctx.saved_tensors
         operands, kept = rest[: ctx.operands], rest[ctx.operands :]
-        activation, transposed, keep = ctx.settings
+        activation, transposed, keep, _ = ctx.settings
         weights = Weights(operands[: ctx.count], down, operands[ctx.count :], transposed)
         journey = Journey.again(tokens, counts.tolist(), ctx.peers, ctx.rows)
         if keep:

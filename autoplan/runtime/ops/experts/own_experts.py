@@ -13,15 +13,16 @@ __all__ = ["experts", "local_experts", "scattered", "top_indices"]
 
 def local_experts(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, complete: bool = False, keep: bool = True, *, axes: Sequence[MeshAxis],
+    activation: str, transposed: bool, complete: bool = False, keep: bool = True, keep_activated: bool = True, *,
+    axes: Sequence[MeshAxis],
 ) -> Tensor:  # fmt: skip
     """Every token through those of its experts that this rank has: hidden, index, scores R, weights S(0) -> P [.., o].
 
     Tokens whose experts are elsewhere add nothing, so the ranks' results sum up to the whole.
     """
     rank, _ = index_over(axes)
-    weights = (first, down, biases)
-    return experts(hidden, index - rank * down.shape[0], scores, *weights, activation, transposed, keep=keep)
+    given = (first, down, biases, activation, transposed, False, keep, keep_activated)
+    return experts(hidden, index - rank * down.shape[0], scores, *given)
 
 
 def top_indices(x: Tensor, k: int, dim: int, largest: bool = True) -> Tensor:

@@ -1,8 +1,9 @@
 """A mixture's experts split over ranks that each have some of the tokens, which travel by all-to-all.
 
 One operator of torch.library for each direction where a compiler runs, so that it takes a block whole although sizes
-inside depend on values. The backward keeps which tokens went where, what arrived, and the first products, so that it
-sends gradients alone. Where memory is short it keeps its own tokens, indices and scores, and sends these again.
+inside depend on values. The backward keeps which tokens went where, what arrived, the first products and what the
+activation makes of them, so that it sends gradients alone. Where memory is short it computes the activation again, or
+keeps its own tokens, indices and scores, and sends these again.
 
 Tokens may be cut into chunks: while the experts compute one, the next comes and what they gave for the one before goes
 back, so that the first way there and the last way back alone are waited for. In what order messages are sent follows
@@ -23,9 +24,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
+from autoplan.ops.experts.activation import value_and_made
 from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient
 from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
-from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, run_backward_of_rows, run_forward
+from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, kept_of, names_of, run_backward_of_rows, run_forward
 from autoplan.rules.nn.expert_capacity import rows_sent
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.experts.dispatch import Journey, Message, Peers, as_bits, expected, from_bits
@@ -37,13 +39,13 @@ BACKWARD = f"(Tensor gradient, {OPERANDS}, Tensor[] kept, {SETTINGS}, {PEERS}) -
 
 def routed_experts(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, complete: bool = False, keep: bool = True, *, axes: Sequence[MeshAxis],
-    capacity: float | None = None, chunks: int = 1,
+    activation: str, transposed: bool, complete: bool = False, keep: bool = True, keep_activated: bool = True, *,
+    axes: Sequence[MeshAxis], capacity: float | None = None, chunks: int = 1,
 ) -> Tensor:  # fmt: skip
     """This rank's tokens through all their experts: all S, tokens by rows, weights by experts -> S [.., o]; one axis.
 
     Forward: counts, tokens there, results back; backward: gradients there and back, with the tokens where these and
-    the first products aren't kept (``keep``).
+    the first products aren't kept (``keep``, and ``keep_activated``, are as of ``autoplan.ops.experts.experts``).
     capacity  of experts, where choices are within it and rows of the batch whole: counts are left out
     chunks    into how many the tokens are cut; with a capacity whole rows of the batch, or as many as divide these
     """
@@ -56,7 +58,7 @@ def routed_experts(
     if capacity is not None:
         rows = rows_sent(groups, lead[-1], choices, down.shape[0], axis.size, capacity)
     chunks = math.gcd(chunks, groups) if rows else chunks
-    settings = (activation, transposed, complete, keep, rows // chunks, chunks, *peers)
+    settings = (activation, transposed, complete, *kept_of(keep, keep_activated), rows // chunks, chunks, *peers)
     if torch.compiler.is_compiling():
         result, _ = torch.ops.autoplan.routed_experts(*flat, list(first), down, list(biases), *settings)
     else:
@@ -80,8 +82,8 @@ def own_index(message: Message, rank: int, here: int) -> Tensor:
 
 def run(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, complete: bool, keep: bool, rows: int, chunks: int, group: str, size: int,
-    rank: int, places: Sequence[int],
+    activation: str, transposed: bool, complete: bool, keep: bool, keep_activated: bool, rows: int, chunks: int,
+    group: str, size: int, rank: int, places: Sequence[int],
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """The result; and of each chunk the tokens that went, what went and came (``Journey``), what arrived, and
     ``Inside.kept``, the latter two where they are kept."""
@@ -96,8 +98,8 @@ def run(
     def computed(journey: Journey, arrived: Tensor) -> Callable[[], Tensor]:
         """What a chunk's experts give, on its way back; all else that they made is let go before the next chunk's."""
         message = Message.read(arrived, index.shape[1], wide.dtype)
-        known = own_index(message, rank, here), message.scores, weights
-        given, inside = run_forward(message.rows, *known, activation, journey.choices, not journey.counted)
+        known = own_index(message, rank, here), message.scores, weights, activation
+        given, inside = run_forward(message.rows, *known, journey.choices, not journey.counted, keep_activated)
         kept.extend([journey.tokens, counted_of(journey), *([arrived, *inside.kept] if keep else [])])
         return journey.back(given)
 
@@ -122,7 +124,7 @@ def chunks_of(chunks: int, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
 def run_back(
     gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
     biases: Sequence[Tensor], kept: Sequence[Tensor], activation: str, transposed: bool, complete: bool, keep: bool,
-    rows: int, chunks: int, group: str, size: int, rank: int, places: Sequence[int],
+    keep_activated: bool, rows: int, chunks: int, group: str, size: int, rank: int, places: Sequence[int],
 ) -> list[Tensor]:  # fmt: skip
     """Each of a token's scores got its gradient on one rank, and zeros on the others."""
     here, weights, choices = down.shape[0], Weights(first, down, biases, transposed), index.shape[1]
@@ -185,10 +187,11 @@ register_gradient(_routed, torch.ops.autoplan.routed_experts_backward)
 @_routed.register_fake
 def _(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool, complete: bool, keep: bool, rows: int, chunks: int, group: str, size: int,
-    rank: int, places: Sequence[int],
+    activation: str, transposed: bool, complete: bool, keep: bool, keep_activated: bool, rows: int, chunks: int,
+    group: str, size: int, rank: int, places: Sequence[int],
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     weights, wide = Weights(first, down, biases, transposed), wider(scores, hidden)
+    function = value_and_made(activation, names_of(first), keep_activated)
     result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
     kept: list[Tensor] = []
     for part in index.tensor_split(chunks):
@@ -199,7 +202,7 @@ def _(
         if keep:
             width = sum(part.shape[1] for part in Message.parts(wide, index, hidden))
             kept.append(hidden.new_empty(sizes[1], width))
-            kept += kept_like(sizes[2], hidden, index.to(torch.int32), wide, weights, complete=not rows)
+            kept += kept_like(sizes[2], hidden, index.to(torch.int32), wide, weights, function, complete=not rows)
     return result, kept
 
 

@@ -9,7 +9,7 @@ from autoplan.trace.canonical_forms import Builder, Ref, form, positive
 @form("autoplan.experts.default")
 def experts(
     b: Builder, hidden: Ref, index: Ref, scores: Ref, first: Sequence[Ref], down: Ref, biases: Sequence[Ref],
-    activation: str, transposed: bool, complete: bool, keep: bool,
+    activation: str, transposed: bool, complete: bool, keep: bool, keep_activated: bool,
 ) -> tuple[Ref | None, ...]:  # fmt: skip
     """Tokens keep the dims that they had before they were flattened, so that the batch and the sequence can be split
     apart. Indices that are a choice among all experts name one each."""

@@ -1,5 +1,9 @@
 """Experts split over the ranks by hand: each choice of a token travels by all-to-all to its expert's rank and back; the
-other parameters are alike on all ranks, their gradients summed once a step in one bucket."""
+other parameters are alike on all ranks, their gradients summed once a step in one bucket.
+
+Grouped products are none of those that autocast casts for, so under it tokens and weights are cast by hand: they travel
+and are multiplied in the dtype that linear layers compute in.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,9 @@ class Experts(nn.Module):
         self.gate_up = nn.Parameter(experts.gate_up_proj.detach()[mine].clone())
         self.down = nn.Parameter(experts.down_proj.detach()[mine].clone())
 
-    def forward(self, hidden: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+    def forward(self, given: Tensor, index: Tensor, scores: Tensor) -> Tensor:
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else given.dtype
+        hidden, gate_up, down = (x.to(dtype) for x in (given, self.gate_up, self.down))
         choices = index.shape[1]
         expert, order = index.flatten().sort(stable=True)
         counts = torch.bincount(expert, minlength=self.here * self.ranks)
@@ -58,11 +64,11 @@ class Experts(nn.Module):
         local = torch.arange(self.here).repeat(self.ranks).repeat_interleave(arriving)
         local, by_expert = local.sort(stable=True)
         ends = torch.bincount(local, minlength=self.here).cumsum(0).to(torch.int32)
-        gate, up = F.grouped_mm(rows[by_expert], self.gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
-        rows = F.grouped_mm(F.silu(gate) * up, self.down.transpose(1, 2), offs=ends)
+        gate, up = F.grouped_mm(rows[by_expert], gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
+        rows = F.grouped_mm(F.silu(gate) * up, down.transpose(1, 2), offs=ends)
         back = AllToAll.apply(torch.empty_like(rows).index_copy(0, by_expert, rows), received, sent)
         apart = torch.empty_like(back).index_copy(0, order, back).view(*index.shape, -1)
-        return (apart * scores.unsqueeze(-1)).sum(1).to(hidden.dtype)
+        return (apart * scores.unsqueeze(-1)).sum(1).to(given.dtype)
 
 
 def mixtral(module: nn.Module, batch: Mapping[str, Tensor], precision: str, count: int) -> Step:
