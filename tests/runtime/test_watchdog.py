@@ -97,7 +97,7 @@ def test_where_ranks_may_be_steps_apart_one_waits_while_another_goes_on() -> Non
     for watch in ranks.watches.values():
         watch.apart = True
     ranks.watches[0].enter("saving a checkpoint", 9)
-    for step in range(30):
+    for step in range(20):
         ranks.watches[1].enter("forward and backward", step)
         time.sleep(0.1)
     assert not ranks.said and not ranks.ends
