@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -59,9 +60,12 @@ class BrokenOff:
             )
 
 
+@torch.no_grad()
 def versions(optimizer: Optimizer) -> list[int]:
-    """How often each parameter and each of its states was written."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    """How often each state of a parameter was written, or the parameter where it has none: a rule writes to its state
+    before. No operator runs: a DTensor's part is a view of its own where gradients are followed, and of a parameter."""
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = [parameter for parameter in given if not optimizer.state.get(parameter)]
     states = [value for state in optimizer.state.values() for value in state.values()]
     tensors = [value for value in (*parameters, *states) if isinstance(value, Tensor)]
     return [(x.to_local() if isinstance(x, DTensor) else x)._version for x in tensors]

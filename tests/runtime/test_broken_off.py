@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional
 
 import autoplan
 from autoplan.errors import InputsError, LostRankError, WeightsError
 from autoplan.options import Parallelism, Training
+from autoplan.runtime.broken_off import BrokenOff
 from autoplan.runtime.inference.pipelined_forward import PipelinedForward
 from autoplan.runtime.pipeline.stage import PipelineStage
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
+from tests.bench.pairs.measured import Calls
 from tests.fixtures import tiny_program as tiny
 from tests.support.planning import parallelize_alone
 
@@ -147,3 +151,23 @@ def test_a_closure_is_refused_before_anything_is_computed() -> None:
         with pytest.raises(InputsError, match="closure"):
             program.optimizer.step(lambda: program.step(first))  # type: ignore[arg-type]
         update(program, second)
+
+
+def operators_of_an_update(rank: int, world: int) -> list[int]:
+    """That run as an update of sharded parameters begins; and the versions before and after it."""
+    mesh = init_device_mesh("cpu", (world,))
+    parameter = nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))
+    optimizer = torch.optim.Adam([parameter], 1.0)
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    broken = BrokenOff(alone=False)
+    with Calls() as called:
+        broken.update(optimizer)
+    before = broken.before
+    optimizer.step()
+    return [called.calls.total(), sum(before), sum(broken.versions())]
+
+
+def test_what_an_update_has_written_is_known_without_an_operator(pool: RankPool) -> None:
+    for operators, before, after in pool.run(operators_of_an_update):
+        assert operators == 0 and after > before
