@@ -19,7 +19,7 @@ class Case:
     """A pair.
 
     by_hand       (module, batch, precision, microbatches) -> Step; of a pipeline also the layers of each stage
-    parallelism   that our plan is pinned to, beside its microbatches' rows
+    parallelism   that our plan is pinned to, beside its microbatches' rows; an axis that it lacks has one rank
     microbatches  of a step
     ways          ranks that share a batch's rows
     compiled      both sides are compiled, so what a dispatch mode sees says nothing
@@ -36,7 +36,7 @@ class Case:
     randomness: str = "global"
 
     def pinned(self, rows: int) -> Parallelism:
-        fields = {"dp": 1, "tp": 1, "pp": 1, "recompute": "none", **self.parallelism}
+        fields = {"dp": 1, "tp": 1, "pp": 1, "ep": 1, "recompute": "none", **self.parallelism}
         return Parallelism(micro_batch=rows // (self.microbatches * self.ways), **fields)  # type: ignore[arg-type]
 
 
