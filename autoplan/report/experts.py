@@ -42,7 +42,7 @@ def text_of(record: PlanRecord, operator: Operator, strategy: Strategy) -> str:
 
 def kept_text(record: PlanRecord, choice: BlockChoice, node: Node) -> str:
     """Whether a mixture's first products are kept, of a plan that trains."""
-    if isinstance(record.training, Inference):
+    if isinstance(record.training, Inference) or not node.args[3]:
         return ""
     selects = any(s.selective for s in record.chosen.stages) and record.chosen.parallelism.offload != "activations"
     if selects and node.name in dict(choice.again):

@@ -162,3 +162,10 @@ def added_up(
         spread = spread[..., :count] if spread.shape[-1] > count else spread
         result = result + (spread.to(hidden.dtype) @ last)
     return result
+
+
+def each_choice(rows: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Each row by its expert's matrix, [rows, o]: index [rows], weight [experts, o, h]. Zeros where it has none."""
+    settings = ("x", False, False, False)
+    ones, index = rows.new_ones(rows.shape[0], 1), index.reshape(-1, 1)
+    return torch.ops.autoplan.experts(rows, index, ones, [], weight, [], *settings)[0]

@@ -52,7 +52,7 @@ def by_definition(
         row = torch.zeros(down.shape[1], dtype=hidden.dtype)
         for expert, score in zip(chosen, weights, strict=True):
             if 0 <= expert < down.shape[0]:
-                products = [weight[expert] @ token for weight in first]
+                products = [weight[expert] @ token for weight in first] or [token]
                 products = [p + b[expert] for p, b in zip(products, biases, strict=True)] if biases else products
                 row = row + score * (down[expert] @ gate(*products))
         rows.append(row)
@@ -86,23 +86,24 @@ KEPT = [(True, True), (True, False), (False, False)]  # first products, and what
 @settings(max_examples=40, deadline=None)
 @example(False, False, (True, True), 1, 1, 4)  # no index names an expert
 @given(
-    drawn.booleans(), drawn.booleans(), drawn.sampled_from(KEPT), drawn.integers(1, 2), drawn.integers(1, 4),
+    drawn.booleans(), drawn.booleans(), drawn.sampled_from(KEPT), drawn.integers(0, 2), drawn.integers(1, 4),
     drawn.integers(0, 99),
 )  # fmt: skip
 def test_the_operator_is_its_definition(
     transposed: bool, biased: bool, keep: tuple[bool, bool], parts: int, choices: int, seed: int
 ) -> None:
     """In value and gradient; some indices name no expert, and one expert may be chosen twice. Also where the
-    activation, or the first products, are computed again."""
+    activation, or the first products, are computed again, or there are none."""
     random = torch.Generator().manual_seed(seed)
 
     def leaf(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.float64, generator=random).requires_grad_()
 
     hidden, scores, index = leaf(7, 5), leaf(7, choices), torch.randint(-1, 6, (7, choices), generator=random)
-    first, down = [leaf(4, 6, 5) for _ in range(parts)], leaf(4, 3, 6)
+    first, down = [leaf(4, 6, 5) for _ in range(parts)], leaf(4, 3, 6 if parts else 5)
     biases = [leaf(4, 6) for _ in first] if biased else []
     text, gate = (SWIGLU, lambda g, u: F.silu(g) * u) if parts == 2 else ("relu(x)", F.relu)
+    text, gate = (text, gate) if parts or keep[0] else ("x", lambda x: x)
     lying = [w.transpose(1, 2) for w in (*first, down)] if transposed else [*first, down]
     got = experts(hidden, index, scores, lying[:-1], lying[-1], biases, text, transposed, False, *keep)
     want = by_definition(hidden, index, scores, first, down, biases, gate)

@@ -6,6 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from autoplan.ir.graph import Model
+from autoplan.trace.pipeline import trace
+from tests.support.interpret import interpret
+
 EXPERTS, HIDDEN, INNER, CHOICES, ROWS, LENGTH = 4, 8, 12, 2, 4, 5
 
 
@@ -50,3 +54,16 @@ class Router(nn.Module):
 
 def batch() -> dict[str, Tensor]:
     return {"x": torch.randn(ROWS, LENGTH, HIDDEN, generator=torch.Generator().manual_seed(0))}
+
+
+def traced(module: nn.Module) -> Model:
+    """The model, which has the module's loss and gradients."""
+    model = trace(module, batch(), training=True)
+    state = {name: value.detach().clone().requires_grad_() for name, value in module.named_parameters()}
+    got, loss = interpret(model, state, batch()), module(**batch())
+    torch.testing.assert_close(got, loss)
+    got.backward()
+    loss.backward()
+    for name, value in module.named_parameters():
+        torch.testing.assert_close(state[name].grad, value.grad, msg=name)
+    return model

@@ -184,11 +184,11 @@ def experts_samples() -> list[Sample]:
     def experts(
         h: Tensor, choices: int, shape: tuple[int, int, int], parts: int, flags: tuple[bool, bool], few: bool = False
     ) -> Sample:
-        """shape: experts, inner dim, result; parts: 2 with gate and up apart, 1 with both in one; few: all tokens have
-        the same experts."""
+        """shape: experts, inner dim, result; parts: 2 with gate and up apart, 1 with both in one, 0 without first
+        products; few: all tokens have the same experts."""
         transposed, biased = flags
         count, inner, out = shape
-        wide, hidden = 2 * inner // parts, h.shape[-1]
+        wide, hidden = 2 * inner // max(1, parts), h.shape[-1]
         chosen = [torch.randperm(count, generator=GENERATOR)[:choices] for _ in range(h.numel() // hidden)]
         index = torch.arange(choices).repeat(len(chosen), 1) if few else torch.stack(chosen)
         first = tuple(x(count, hidden, wide) if transposed else x(count, wide, hidden) for _ in range(parts))
@@ -196,6 +196,7 @@ def experts_samples() -> list[Sample]:
         biases = tuple(x(count, wide) for _ in first) if biased else ()
         gate, up = ("gate", "up") if parts == 2 else (f"slice(x, 1, {i}, 9223372036854775807, 2)" for i in (0, 1))
         text = f"mul(silu(clamp({gate}, None, 1.5)), add({up}, 1))"
+        text = text if parts else "x"
         lead = h.shape[:-1]
         operands = (h, index.reshape(*lead, choices), x(*lead, choices), first, down, biases)
         return s("autoplan.experts", *operands, text, transposed)
@@ -203,6 +204,7 @@ def experts_samples() -> list[Sample]:
     found = [experts(x(4, 6, 8), 2, (12, 12, 8), 2, (False, False)), experts(x(12, 8), 3, (4, 8, 12), 2, (True, True))]
     found += [experts(x(4, 8), 1, (4, 12, 8), 1, (True, True)), experts(x(4, 8), 4, (8, 4, 8), 1, (False, False))]
     found += [experts(x(12, 8), 2, (4, 4, 8), 2, (False, False), few=True)]
+    found += [experts(x(4, 8), 1, (4, 8, 12), 0, (transposed, False)) for transposed in (False, True)]
     found += [s("autoplan.top_indices", x(4, 6, 8), 2, 2, True), s("autoplan.top_indices", c(8, 4), 3, 0, False)]
     found += [s("autoplan.within_capacity", ints(4, 4, 6, 2), x(4, 6, 2), 4, 0.5, by) for by in (False, True)]
     found += [s("autoplan.recurrence", x(4, 8, 2), x(4, 8, 2), 1), s("autoplan.recurrence", c(8, 4), x(8, 4), 0)]

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoplan import Parallelism, Training, pin
-from autoplan.ir.graph import Model, TensorType
+from autoplan.ir.graph import TensorType
 from autoplan.runtime.parallel.flat_param_views import fill, matrices
 from autoplan.runtime.parallel.own_box import Part
 from autoplan.trace.passes.stacked_weights import restacked, with_stacked_weights
 from autoplan.trace.pipeline import trace
-from tests.support.expert_routers import CHOICES, EXPERTS, HIDDEN, INNER, LENGTH, ROWS, Router, batch
-from tests.support.interpret import interpret
+from tests.support.expert_routers import CHOICES, EXPERTS, HIDDEN, INNER, LENGTH, ROWS, Router, batch, traced
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow
 
@@ -153,19 +152,6 @@ MIXTURES: dict[str, Callable[[], Router]] = {
     "a loop for each choice": ByChoice,
     "grown": Grown,
 }
-
-
-def traced(module: nn.Module) -> Model:
-    """The model, which has the module's loss and gradients."""
-    model = trace(module, batch(), training=True)
-    state = {name: value.detach().clone().requires_grad_() for name, value in module.named_parameters()}
-    got, loss = interpret(model, state, batch()), module(**batch())
-    torch.testing.assert_close(got, loss)
-    got.backward()
-    loss.backward()
-    for name, value in module.named_parameters():
-        torch.testing.assert_close(state[name].grad, value.grad, msg=name)
-    return model
 
 
 KIN = ("hit", "stored together", "some idle", "asked whether any")  # another has the same loop, and more

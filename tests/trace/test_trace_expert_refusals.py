@@ -108,6 +108,13 @@ def hit_loop(stops: bool, shares: bool) -> Callable[[Router, Tensor, Tensor, Ten
     return body
 
 
+def gate_dropped(
+    module: Router, number: int, x: Tensor, scores: Tensor, y: Tensor, token: Tensor, choice: Tensor
+) -> Tensor:
+    expert, rows = module.experts[number], x[token]
+    return expert.down(F.dropout(F.silu(expert.up(rows)), 0.5) * expert.up(rows)) * scores[token, choice, None]
+
+
 def ungraded(module: Router, number: int, rows: Tensor) -> Tensor:
     with torch.no_grad():
         return module.experts[number](rows)
@@ -200,7 +207,7 @@ REFUSED = {
     "the loop stops": (lambda: Body(hit_loop(True, False)), "ends before the last of them"),
     "by how many were hit": (lambda: Body(hit_loop(False, True)), "how many experts were hit"),
     "from a number of tokens": (lambda: Body(hit_loop(False, False), least=12), "by how many tokens they got"),
-    "an expert drops": (lambda: Router(p=0.5), "drops some of what it computes"),
+    "a gate drops": (lambda: Body(summed(gate_dropped)), "dropout is read behind an activation"),
     "not by elements": (Normed, "isn't rows of a tensor|elementwise"),
     "by a count": (Counted, "how many tokens an expert got"),
     "by whether they are few": (Few, "how many tokens an expert got"),

@@ -192,7 +192,7 @@ class Grouped:
     experts  how many it has
     rows     choices of tokens that each gets, at least 1
     hidden, inner, out  width of a token, of what runs between the products, of the result
-    first    products before the activation: 2 with a gate
+    first    products before the activation: 2 with a gate, 0 where it is of the tokens, and inner is their width
     activation  what its operators make and read
     chunks   into which the rows are cut, one computed after the other
     tokens   that the rows are of, by which they are added up
@@ -279,7 +279,8 @@ class Grouped:
         gradient, of what the experts gave; the tokens', of each first product, added up over these, and by token."""
         activated = (self.activation.redone + 3 * self.activation.read) * self.inner
         row = (
-            2 * self.hidden, 2 * self.out, 2 * self.out, activated, 4 * self.out, 3 * (self.first - 1) * self.hidden,
+            2 * self.hidden, 2 * self.out, 2 * self.out, activated, 4 * self.out,
+            3 * max(0, self.first - 1) * self.hidden,
         )  # fmt: skip
         rows = self.rows * self.experts
         added = (rows + self.sum_passes * self.tokens) * self.hidden
@@ -319,7 +320,7 @@ class Grouped:
 
     def kept_bytes(self, itemsize: int, score_bytes: int) -> float:
         """Beside that the first products, what the experts give, each row's score, and where it came from."""
-        each = (self.first * self.inner + self.out) * itemsize + score_bytes + 2 * PLACE_BYTES
+        each = (max(1, self.first) * self.inner + self.out) * itemsize + score_bytes + 2 * PLACE_BYTES
         return self.rows * self.experts * each
 
     def rebuilt_bytes(self, itemsize: int, score_bytes: int) -> float:

@@ -313,8 +313,9 @@ def grouped_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Grou
     chosen = travel.rows if travel is not None and travel.sent else chosen  # those without a choice, too
     first = operator.node.args[3]
     assert isinstance(first, tuple)
-    sizes = local["h"], local["f"], local[out], len(first) * local.get("pair", 1)
-    found = Grouped.of(chosen, here, *sizes, counts(str(operator.node.args[6]), names_of(first)))
+    products, activation = len(first) * local.get("pair", 1), counts(str(operator.node.args[6]), names_of(first))
+    widths = local["h"], local["f" if first else "h"], local[out]
+    found = Grouped.of(chosen, here, *widths, products, activation)
     return found.of_tokens(tokens, local["k"], DTYPE_BYTES[operator.operands[2].dtype], travel), travel
 
 

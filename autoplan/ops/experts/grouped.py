@@ -41,7 +41,7 @@ class Weights:
     """Of the experts at hand, as the operator has them.
 
     first, biases  of the products before the activation: [experts, f, h] each, [experts, h, f] if ``transposed``;
-                   [experts, f] each, or none
+                   [experts, f] each, or none. Without first products the rows take their place
     down           [experts, o, f], or [experts, f, o]
     """
 
@@ -173,7 +173,7 @@ class Inside:
         """``count``, ``at_most``: as of ``Routed.of``."""
         routed = Routed.of(index, weights.experts, serves(hidden, [*weights.first, weights.down]), count, at_most)
         rows = hidden.index_select(0, routed.tokens)
-        products = [routed.product(rows, weights.turned(weight)) for weight in weights.first]
+        products = [routed.product(rows, weights.turned(weight)) for weight in weights.first] or [rows]
         if weights.biases:
             products = [routed.biased(p, b) for p, b in zip(products, weights.biases, strict=True)]
         return Inside(routed, scores.take(routed.order).unsqueeze(1), products)
@@ -189,7 +189,8 @@ class Inside:
     @staticmethod
     def again(kept: Sequence[Tensor], hidden: Tensor, weights: Weights) -> Inside:
         ends, order, tokens, score, given, *rest = kept
-        products, rest = rest[: len(weights.first)], rest[len(weights.first) :]
+        count = max(1, len(weights.first))
+        products, rest = rest[:count], rest[count:]
         whose, made = [x for x in rest if x.ndim == 1], [x for x in rest if x.ndim > 1]
         fits = serves(hidden, [*weights.first, weights.down])
         routed = Routed(order, tokens, whose[0] if whose else order, ends, not whose, fits)
@@ -203,6 +204,7 @@ def kept_like(
     """Tensors of the shapes of ``Inside.kept``, for a compiler."""
     order, tokens = (index.new_empty(rows, dtype=torch.int64) for _ in range(2))
     widths = [weights.turned(weight).shape[2] for weight in (weights.down, *weights.first)]
+    widths += [] if weights.first else [hidden.shape[1]]
     given, *products = (hidden.new_empty(rows, width) for width in widths)
     return [
         index.new_empty(weights.experts, dtype=torch.int32), order, tokens, scores.new_empty(rows, 1),
@@ -246,7 +248,8 @@ class WeightGradients:
         """Of down, each of first, each of biases."""
         outer, transposed = self.routed.outer, self.weights.transposed
         d_down = outer(self.inner, self.scored) if transposed else outer(self.scored, self.inner)
-        d_first = [outer(self.rows, part) if transposed else outer(part, self.rows) for part in self.d_products]
+        d_parts = self.d_products if self.weights.first else ()
+        d_first = [outer(self.rows, part) if transposed else outer(part, self.rows) for part in d_parts]
         d_biases = [self.routed.summed(part) for part, _ in zip(self.d_products, self.weights.biases, strict=False)]
         return [d_down, *d_first, *d_biases]
 
@@ -254,7 +257,10 @@ class WeightGradients:
 def gradient_of_tokens(
     routed: Routed, weights: Weights, d_products: Sequence[Tensor], shape: Sequence[int]
 ) -> Tensor:
-    """[tokens, h], of the gradients of the first products, of which two stand at a time."""
+    """[tokens, h], of the gradients of the first products, of which two stand at a time; where there are none, of those
+    of the rows."""
+    if not weights.first:
+        return routed.totals(routed.masked(d_products[0]), shape)
     pairs = zip(d_products, weights.first, strict=True)
     products = (routed.product(part, weights.back(weight)) for part, weight in pairs)
     return routed.totals(routed.masked(reduce(Tensor.add_, products)), shape)

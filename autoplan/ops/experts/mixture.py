@@ -33,9 +33,10 @@ def experts(
     """hidden [.., h], index and scores [.., k] or [tokens, k] -> [.., o].
 
     first       (gate, up), (gate and up interleaved,) or (up,): [experts, f, h] each, [experts, h, f] if ``transposed``
+                or none, and the activation is of the tokens themselves
     down        [experts, o, f], or [experts, f, o]
     biases      of the first products, [experts, f] each; none
-    activation  text over gate and up, or over x where there is one first product (``activation_function``)
+    activation  text over gate and up, or over x where there are fewer first products
     complete    whether every index names an expert
     keep        the first products for the backward; else it computes them again, and the activation
     keep_activated  likewise what the activation makes of the first products

@@ -27,7 +27,8 @@ COMPLETE = 8  # which argument of a mixture says that every choice names an expe
 def with_capacity(model: Model, capacity: float | None, dropping: str) -> Model:
     """The model whose mixtures leave out the choices beyond a capacity; None: none.
 
-    ParallelismError where it has no mixture, or one whose tokens aren't of rows of the batch.
+    ParallelismError where it has no mixture, one whose tokens aren't of rows of the batch, or one that computes a
+    token's choices apart.
     """
     if capacity is None:
         return model
@@ -47,6 +48,9 @@ def limited(block: Block, capacity: float, by_score: bool) -> Block:
                 cause = f"it counts tokens by rows of the batch, and those of {node.module or block.name} have none"
                 remedy = "give its tokens as [batch, tokens, width]"
                 raise ParallelismError(f"expert_capacity={capacity:g}", cause, remedy)
+            if not node.args[3]:
+                cause = f"the experts of {node.module or block.name} compute each of a token's choices by itself"
+                raise ParallelismError(f"expert_capacity={capacity:g}", cause, "leave it out")
             if by_score and node.operands[2] in {external.name for external in block.externals}:
                 cause = f"the experts of {node.module or block.name} get tokens that scores multiplied, and no scores"
                 raise ParallelismError("expert_dropping='score'", cause, "leave it out: the first of a row are kept")

@@ -20,20 +20,21 @@ def experts(
 
     capacity  that a program's tokens, which are of whole rows, were limited to before they travel
     chunks    in which a program's tokens travel
-    The inner dim f leaves partial sums. Of a weight in which gate and up alternate it is the outer part.
+    The inner dim f leaves partial sums; without first products the tokens' own dim h does. Of a weight in which gate
+    and up alternate it is the outer part.
     """
     inner = down.shape[1 if transposed else 2]
-    width = first[0].shape[2 if transposed else 1] // inner
-    f = "f" if width == 1 else "(f pair)"
+    width = first[0].shape[2 if transposed else 1] // inner if first else 1
+    f, deep = "f" if width == 1 else "(f pair)", "f" if first else "h"
     dims = " ".join(letters(len(hidden.shape) - 1).replace("[]", "").split())
     weights = [f"e h {f}" if transposed else f"e {f} h" for _ in first]
-    weights += ["e f o" if transposed else "e o f", *(f"e {f}" for _ in biases)]
+    weights += [f"e {deep} o" if transposed else f"e o {deep}", *(f"e {f}" for _ in biases)]
     operands = [f"{dims} h", f"{dims} k", f"{dims} k", *weights]
     return Rule(
         f"{', '.join(operands)} -> {dims} o",
         sizes={} if width == 1 else {"pair": width, "f": inner},
-        whole=("e", "h", "k") if width == 1 else ("e", "h", "k", "pair"),
-        linear=((2,), (3 + len(first),)),
+        whole=("e", "k", *(["h"] if first else []), *([] if width == 1 else ["pair"])),
+        linear=((2,), (3 + len(first),), *([] if first or activation != "x" else [(0,)])),
         extra=ways(len(weights), len(hidden.shape) - 1),
         cost="experts",
         saved=(0, 1, 2),

@@ -5,6 +5,6 @@ is the sum over all experts that ``autoplan::experts`` computes, for an expert w
 
 Order: `forward_calls` (what forward called, and what came of it), `loop_numbers` (the numbers that a loop goes by),
 `expert_index` (which expert each choice names), `expert_parts` (what one expert adds), `read_mixture` (all of them as
-one operator), `loop_recorder` (watches forward, and puts the operator in the loop's place), `without_tokens` (refuses
-loops that do more than add).
+one operator), `sorted_choices` (experts whose rows are sorted, cut and joined), `loop_recorder` (watches forward, and
+puts the operator in the loop's place), `without_tokens` (refuses loops that do more than add).
 """

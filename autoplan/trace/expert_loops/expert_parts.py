@@ -21,6 +21,7 @@ from autoplan.trace.expert_loops.forward_calls import (
     out_of_place,
     result_of,
     stripped,
+    undropped,
 )
 
 PRODUCTS = frozenset({"linear", "matmul", "mm", "rmatmul"})
@@ -48,6 +49,7 @@ class Part:
     down       behind it
     function   the activation, of the first products
     key        equal for experts that compute alike
+    drops      the parts that dropouts drop: between the products, and of what the expert gives
     """
 
     selection: Selection
@@ -58,11 +60,13 @@ class Part:
     down: Product | None = None
     function: Callable[..., Tensor] | None = None
     key: object = None
+    drops: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
 
 
 def part_of(rows: Any, selection: Selection) -> Part:
     """Reads what is added at a selection's places. Unlike where it is no expert's."""
-    scores, factor, value = [], 1.0, stripped(rows)
+    given: list[float] = []
+    scores, factor, value = [], 1.0, stripped(rows, given)
     while isinstance(value, Call) and value.name in MULTIPLIED and value.chosen:
         one, other = value.args[:2]
         if not of_rows(one):
@@ -73,19 +77,22 @@ def part_of(rows: Any, selection: Selection) -> Part:
             factor *= other
         else:
             scores.append(indexed(other, "what multiplies an expert's result"))
-        value = stripped(one)
+        value = stripped(one, given)
     found = Reader()
     down = found.product(value)
+    if down is None and given:
+        raise Unlike("an expert drops some of its own tokens, which it gives back")
     if down is None:
         return Part(selection, indexed(value, "what an expert computes"), tuple(scores), factor)
     between, product = down
+    between, inner = undropped(between)
     key = found.key(between)
     if not found.first or len(found.hidden) != 1:
         raise Unlike("an expert's first products aren't all of the rows of one tensor")
     first = tuple(found.first.values())
     return Part(
         selection, next(iter(found.hidden.values())), tuple(scores), factor, tuple(p for _, p in first), product,
-        activation(between, [call for call, _ in first]), key,
+        activation(between, [call for call, _ in first]), (key, inner, tuple(given)), (inner, tuple(given)),
     )  # fmt: skip
 
 
@@ -122,6 +129,10 @@ class Reader:
         self.first: dict[int, tuple[Call, Product]] = {}
         self.hidden: dict[int, tuple[Call | Tensor, tuple]] = {}
 
+    def source(self, rows: Any) -> tuple[Call | Tensor, tuple]:
+        """Of which tensor a first product's rows are, and by which places."""
+        return indexed(rows, "what an expert's first product reads")
+
     def product(self, value: Any) -> tuple[Any, Product] | None:
         """What a product reads, and the product; None where a value is none."""
         value = stripped(value)
@@ -154,7 +165,7 @@ class Reader:
         if made is not None:
             if id(value) not in self.first:
                 rows, product = made
-                self.hidden[id(stripped(rows))] = indexed(rows, "what an expert's first product reads")
+                self.hidden[id(stripped(rows))] = self.source(rows)
                 self.first[id(value)] = value, product
             return "product", list(self.first).index(id(value))
         if value.name in DROPPING | SHAPED:

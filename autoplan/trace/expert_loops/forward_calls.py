@@ -90,12 +90,18 @@ def dropping(call: Call) -> float:
     return float(given.get("p", 0.5)) if given.get("training", True) else 0.0
 
 
-def stripped(value: Any) -> Any:
-    """What a value holds, without casts, copies and other shapes of it. Unlike where something of it is dropped."""
+def stripped(value: Any, dropped: list[float] | None = None) -> Any:
+    """What a value holds, without casts, copies and other shapes of it. Unlike where something of it is dropped.
+
+    dropped  gets what ``F.dropout`` drops, where that may be
+    """
     while isinstance(value, Call):
         if value.name in DROPPING:
-            if dropping(value):
-                raise Unlike("an expert drops some of what it computes: set that dropout to 0, or put it after the sum")
+            part = dropping(value)
+            if part and (dropped is None or value.name != "dropout"):
+                raise Unlike("an expert drops of its rows or a gate; dropout is read behind an activation or product")
+            if part and dropped is not None:
+                dropped.append(part)
         elif value.name in SHAPED:
             if beside_ones(value.tensor) != beside_ones(result_of(value.args[0])):
                 raise Unlike("an expert gives its rows another shape")
@@ -105,6 +111,15 @@ def stripped(value: Any) -> Any:
             return value
         value = value.args[0]
     return value
+
+
+def undropped(value: Any) -> tuple[Any, tuple[float, ...]]:
+    """What ``F.dropout`` is of, and the parts that it drops, of several the last first."""
+    dropped = []
+    while isinstance(value, Call) and value.name == "dropout":
+        dropped += [part] if (part := dropping(value)) else []
+        value = value.args[0]
+    return value, tuple(dropped)
 
 
 def beside_ones(tensor: Tensor) -> list[int]:

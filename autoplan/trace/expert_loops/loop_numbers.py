@@ -116,3 +116,25 @@ class Count(int):
     __hash__ = int.__hash__
     __lt__ = __le__ = __eq__
     __ge__ = __gt__
+
+
+class Share(Count):
+    """How many choices name an expert, of a list with all of them: it may cut rows that were sorted by experts.
+
+    index  of which tensor the choices are
+    """
+
+    index: Any
+    expert: int
+
+    def __new__(cls, index: Any, expert: int) -> Share:
+        made = super().__new__(cls, 0, bool)
+        assert isinstance(made, Share)
+        made.index, made.expert = index, expert
+        return made
+
+    def above_zero(self, other: object, answer: bool) -> bool:
+        return self.unknown()
+
+    def __bool__(self) -> bool:
+        return self.unknown()

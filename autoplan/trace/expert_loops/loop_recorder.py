@@ -41,12 +41,23 @@ from autoplan.trace.expert_loops.forward_calls import (
     plain,
     writes,
 )
-from autoplan.trace.expert_loops.loop_numbers import Count, Expert, Hit, refused
+from autoplan.trace.expert_loops.loop_numbers import Count, Expert, Hit, Share, refused
 from autoplan.trace.expert_loops.read_mixture import have_weights_apart, named_by, sources_of, sums_of
+from autoplan.trace.expert_loops.sorted_choices import (
+    JOINED,
+    MAKING,
+    PART,
+    Place,
+    cut_by,
+    joined,
+    place_of,
+    put_back,
+    share_of,
+)
 
 WATCHED = (
     CHOOSING | CASTS | PLAIN | SHAPED | TURNED | MULTIPLIED | {"one_hot", "sum", "greater", "gt", "ne", "eq", "any"}
-    | {"getitem", "unflatten"}
+    | MAKING | {"getitem", "unflatten"}
 )  # fmt: skip
 """Calls that are remembered wherever they stand: masks are made of them, and experts' weights taken by them."""
 CUT = frozenset({"split", "split_with_sizes", "tensor_split"})
@@ -93,6 +104,10 @@ class ExpertLoops(TorchFunctionMode):
         asked = asked_of(self.known(args[0])) if getattr(func, "__name__", "") in ("__bool__", "item") else None
         if asked is not None:
             return self.answered(*asked)
+        if name == "item" and (share := share_of(self.known(args[0]))) is not None:
+            return share
+        if name in CUT and any(isinstance(one, Share) for one in leaves((args[1:], kwargs))):
+            return self.cut(func, *args, **kwargs)
         if name in ("getitem", "setitem") and self.asked:
             args = (args[0], self.by_places(args[1]), *args[2:])
         counts = [one for one in leaves((args, kwargs)) if isinstance(one, Count)]
@@ -199,6 +214,9 @@ class ExpertLoops(TorchFunctionMode):
         if name == "index_add" and not getattr(given[0], "chosen", False):
             whole = given + tuple(kwargs.get(k) for k in ("dim", "index", "source")[len(given) - 1 :])
             if whole[1] == 0 and kwargs.get("alpha", 1) == 1:
+                place, rows = place_of(mapped(whole[2], self.known)), mapped(whole[3], self.known)
+                if place is not None:
+                    return self.put_back(func, args[0], place, rows)
                 total = args[0] if writes(func) else self.continued(args[0])
                 return self.add(total, mapped(whole[2], self.known), mapped(whole[3], self.known))
         if name == "setitem":
@@ -217,8 +235,33 @@ class ExpertLoops(TorchFunctionMode):
         floats = [one for one in leaves(result) if isinstance(one, Tensor) and one.is_floating_point()]
         if floats and torch.is_grad_enabled() != self.trains:
             raise refused("an expert computes under another gradient mode than the rest of the model")
+        together = joined(given[0]) if name == "cat" and (*given[1:], *kwargs.values()) in ((), (0,)) else None
+        if together is not None:
+            name, given, kwargs = JOINED, together, {}
         self.remember(name, func, given, kwargs, result, chosen=True)
         return result
+
+    def cut(self, func: Callable, rows: Tensor, sizes: Any = None, dim: int = 0, **named: Any) -> tuple[Tensor, ...]:
+        """Each expert's part of rows that were sorted by experts."""
+        sizes = next(iter(named.values())) if sizes is None else sizes
+        if cut_by(sizes, dim, self.known(rows)) is None:
+            raise refused("rows are cut by how many tokens each expert got, and aren't sorted by the experts")
+        with disable_proxy_modes_tracing():
+            parts = rows.tensor_split(len(sizes))
+        for expert, part in enumerate(parts):
+            self.made[id(part)] = Call(PART, func, (self.known(rows), expert, len(sizes)), {}, part, chosen=True)
+        return parts
+
+    def put_back(self, func: Callable, total: Tensor, place: Place, rows: Any) -> Tensor:
+        """A sum with what experts of sorted rows add to it."""
+        if self.tokens is not None:
+            return total
+        self.finish([total])
+        try:
+            found = put_back(place, rows).to(total.dtype)
+        except Unlike as error:
+            raise refused(f"experts whose rows were sorted aren't read: {error}") from None
+        return total.add_(found) if writes(func) else total + found
 
     def continued(self, total: Tensor) -> Tensor:
         """A sum that goes on from another: what was added to that is added to it, too."""

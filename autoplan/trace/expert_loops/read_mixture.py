@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes  # nowhere public
 
 from autoplan.trace.expert_loops.expert_index import Selection, index_like, unshaped
 from autoplan.trace.expert_loops.expert_parts import Part, Product, part_of
 from autoplan.trace.expert_loops.forward_calls import CASTS, PLAIN, SHAPED, Call, Unlike, leaves, plain, result_of
 from autoplan.trace.expert_loops.loop_numbers import Expert
-from autoplan.trace.mixtures import activation_text, added_up
+from autoplan.trace.mixtures import activation_text, added_up, each_choice
 
 VIEWED = CASTS | PLAIN | SHAPED | {"unflatten", "getitem"}
 
@@ -151,6 +152,8 @@ def mixture(hidden: Tensor, index: Tensor, scores: Tensor, parts: Sequence[Part]
         text, halves = activation_text(one.function, len(one.first), wide // width)
     if text is None:
         raise Unlike("between an expert's products stands more than elementwise functions of them")
+    if any(one.drops):
+        return choice_by_choice(hidden, index, scores, parts)
     products = [[part.first[i] for part in parts] for i in range(len(one.first))]
     downs = [part.down for part in parts if part.down is not None]
     transposed = one.first[0].turned
@@ -162,6 +165,29 @@ def mixture(hidden: Tensor, index: Tensor, scores: Tensor, parts: Sequence[Part]
     last = stacked([p.bias for p in downs]) if downs[0].bias is not None else None
     down = weights_of(downs, transposed)
     return added_up(hidden, index, scores, first, down, biases, last, text, transposed, count)
+
+
+def choice_by_choice(hidden: Tensor, index: Tensor, scores: Tensor, parts: Sequence[Part]) -> Tensor:
+    """The same of experts that drop: each of a token's choices is a row of its own, of which others aren't dropped."""
+    one, (tokens, choices), experts = parts[0], index.shape, len(parts)
+    assert one.down is not None and one.function is not None
+    flat = index.reshape(-1)
+    rows = hidden.unsqueeze(1).expand(tokens, choices, hidden.shape[1]).reshape(tokens * choices, hidden.shape[1])
+
+    def product(of: Tensor, each: Sequence[Product]) -> Tensor:
+        found = each_choice(of, flat, weights_of(each, transposed=False))
+        if each[0].bias is not None:
+            found = found + F.embedding(flat.clamp(max=experts - 1), stacked([p.bias for p in each]))
+        return found.view(tokens, choices, found.shape[1])
+
+    inner = one.function(*(product(rows, [part.first[i] for part in parts]) for i in range(len(one.first))))
+    for part in reversed(one.drops[0]):
+        inner = F.dropout(inner, part)
+    given = product(inner.reshape(tokens * choices, inner.shape[2]), [part.down for part in parts if part.down])
+    for part in reversed(one.drops[1]):
+        given = F.dropout(given, part)
+    named = scores if one.down.bias is None else scores * (index < experts)
+    return (given * named.unsqueeze(-1)).sum(1).to(hidden.dtype)
 
 
 def apart(whole: Tensor, halves: int, dim: int) -> list[Tensor]:
