@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, load_model
 from torch import Tensor
 
 from autoplan.errors import CheckpointError, InputsError, WeightsError
@@ -55,6 +55,11 @@ def test_one_file_holds_original_names_a_tied_one_once(pool: RankPool, tmp_path:
     found = load_file(tmp_path / "model.safetensors")
     assert found.keys() == wanted.keys() - {"head.weight"}
     assert all(torch.equal(found[name], wanted[name]) for name in found)
+    module = tiny.reference(2)
+    for parameter in module.parameters():
+        parameter.data.zero_()
+    load_model(module, tmp_path / "model.safetensors")
+    assert all(torch.equal(value, wanted[name]) for name, value in module.state_dict().items())
 
 
 @pytest.mark.parametrize("plan", sampled(PLANS, [PLANS[0], PLANS[2]]), ids=str)
