@@ -70,3 +70,8 @@ class Cbc:
         self.problem.constraints.pop("limit", None)
         if np.isfinite(most):
             self.problem += pulp.LpConstraint(self.rows[-1], pulp.LpConstraintLE, "limit", most)
+
+    def allow(self, allowed: np.ndarray) -> None:
+        """As ``Engine.allow``."""
+        for variable, may in zip(self.problem.made, allowed.tolist(), strict=False):
+            variable.upBound = float(may)

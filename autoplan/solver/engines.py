@@ -43,6 +43,10 @@ class Engine(Protocol):
         """What the last row comes to at most."""
         ...
 
+    def allow(self, allowed: np.ndarray) -> None:
+        """Which of the first variables, which are 0 or 1, may be 1."""
+        ...
+
 
 def engine(program: Program, time_limit_s: float = TIME_LIMIT_S) -> Engine:
     """time_limit_s: of each run."""

@@ -78,3 +78,8 @@ class Highs:
     def limit(self, most: float) -> None:
         """As ``Engine.limit``."""
         self.inside.changeRowBounds(self.program.constraints - 1, -np.inf, most)
+
+    def allow(self, allowed: np.ndarray) -> None:
+        """As ``Engine.allow``."""
+        each = np.arange(len(allowed), dtype=np.int32)
+        self.inside.changeColsBounds(len(each), each, np.zeros(len(each)), allowed.astype(float))

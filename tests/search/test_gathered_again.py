@@ -11,6 +11,7 @@ import pytest
 
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
+from autoplan.search.intra_op import milp as milp_module
 from autoplan.search.intra_op import solve as solve_module
 from autoplan.search.intra_op.problem import Group, Problem, Tensor
 from autoplan.search.intra_op.solve import Infeasible, Weights, solve
@@ -89,9 +90,13 @@ def reached(root: int, arcs: np.ndarray) -> set[int]:
     return found
 
 
+@pytest.mark.parametrize("many_arcs", (milp_module.MANY_ARCS, 0))
 @pytest.mark.parametrize("part", sampled(range(16), [0]))
-def test_it_is_gathered_again_where_that_is_worth_the_bytes(part: int) -> None:
-    """Wherever nothing kept whole is as quick, and nowhere else."""
+def test_it_is_gathered_again_where_that_is_worth_the_bytes(
+    part: int, many_arcs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever nothing kept whole is as quick, and nowhere else; its consumers served each for itself, or together."""
+    monkeypatch.setattr(milp_module, "MANY_ARCS", many_arcs)
     again = worth = 0
     for seed in range(part, 400, 16):
         problem = random_problem(seed)

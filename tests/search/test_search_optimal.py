@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
+from autoplan.search.intra_op import milp as milp_module
+from autoplan.search.intra_op import solve as solve_module
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import Infeasible, Solver, Weights, solve
+from autoplan.solver import branching as branching_module
 from tests.support.everything import Everything, everything, trees_by_branches, trees_by_subsets
 from tests.support.random_problems import random_problem, real_problem
 from tests.support.sampling import sampled, slow
@@ -79,6 +82,50 @@ def test_random_arrays_are_solved_as_by_trying_everything(part: int) -> None:
 @pytest.mark.parametrize("part", sampled(range(5), [0]))
 def test_real_operators_are_solved_as_by_trying_everything(part: int) -> None:
     assert compared(real_problem, part, REAL // 5) == REAL // 5
+
+
+@pytest.mark.parametrize("problem_of", (random_problem, real_problem))
+@pytest.mark.parametrize("part", sampled(range(5), [0]))
+def test_consumers_served_together_are_served_as_by_trying_everything(
+    part: int, problem_of: Callable[[int], Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where several axes are searched, and a tensor has hundreds of arcs."""
+    monkeypatch.setattr(milp_module, "MANY_ARCS", 0)
+    assert compared(problem_of, part, 12) == 12
+
+
+@pytest.mark.parametrize("problem_of", (random_problem, real_problem))
+def test_branching_ends_where_trying_everything_does(
+    problem_of: Callable[[int], Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without HiGHS's own search for whole numbers; and where it is cut off, its bound holds."""
+    monkeypatch.setattr(solve_module, "LARGE", -1)
+    monkeypatch.setattr(branching_module, "NODES", 1000)
+    assert compared(problem_of, 0, 12) == 12
+    monkeypatch.setattr(branching_module, "NODES", 1)
+    cut_off = [problem for problem in map(problem_of, range(200)) if leaves_fractions(problem)][:5]
+    for problem in cut_off:
+        best, found = everything(problem).least(Weights()), solve(problem)
+        assert found.bound <= best * (1 + SAME) <= found.objective * (1 + 2 * SAME)
+    assert cut_off or problem_of is real_problem
+
+
+def leaves_fractions(problem: Problem) -> bool:
+    solver = Solver(problem)
+    try:
+        return not solver.decided and solver.answer(solver.milp.cost(Weights()), relaxed=True)[0] is None
+    except Infeasible:
+        return False
+
+
+def test_consumers_served_together_have_as_tight_a_relaxation(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(40):
+        problem = random_problem(seed)
+        apart, _ = Solver(problem).relaxed(Weights())
+        with monkeypatch.context() as patch:
+            patch.setattr(milp_module, "MANY_ARCS", 0)
+            together, _ = Solver(problem).relaxed(Weights())
+        assert together >= apart * (1 - SAME)
 
 
 @pytest.mark.parametrize("seeds", [12, slow(30)])

@@ -94,3 +94,13 @@ def test_without_highs_cbc_solves(monkeypatch: pytest.MonkeyPatch) -> None:
     assert solver_name() == "CBC"
     found = Solver(problem).solve(Weights())
     assert found.objective == pytest.approx(expected.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", (Highs, Cbc))
+def test_what_isnt_allowed_is_0_until_it_is_allowed_again(kind: type[Highs] | type[Cbc]) -> None:
+    engine = kind(odd_cycle())
+    engine.allow(np.array([True, False, True, True, True, True]))
+    found = engine.run(COST, relaxed=True, gap=0.0)
+    assert found.values is not None and found.values[1] == 0.0 and found.bound == pytest.approx(5.0)
+    engine.allow(np.ones(6, dtype=bool))
+    assert engine.run(COST, relaxed=True, gap=0.0).bound == pytest.approx(4.5)

@@ -3,6 +3,15 @@
 The variables stand in the order: x, the options of every group; then for each tensor what is paid, its flows where it
 has several consumers, and the layouts in which it is kept; W last, where memory is limited. The first are 0 or 1, the
 others follow from them.
+
+Where several axes are searched a tensor has hundreds of arcs, and a row for each of them and each consumer, f ≤ y, is
+most of the program. There up to three consumers are served as a tree is grown (Dreyfus and Wagner 1971): h[t,C,a] flows
+along arc a to all consumers of a set C, and at a layout it may part into flows to two halves of C. Each flow is paid,
+so there are no such rows:
+
+    given(t,l) + Σ_{a into l} h[t,C,a] = Σ_{a from l} h[t,C,a] + what parts at l         C: all consumers   together
+    what parts off for C at l + Σ_{a into l} h[t,C,a] = Σ_{a from l} h[t,C,a] + what parts at l    C: fewer
+    what parts off for c at l + Σ_{a into l} h[t,c,a] = Σ_{a from l} h[t,c,a] + taken(t,c,l)       c: one
 """
 
 from __future__ import annotations
@@ -12,9 +21,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoplan.redistribution.steiner_tree import proper_halves
 from autoplan.search.intra_op.problem import Problem, Tensor
 from autoplan.solver.arrays import ArrayProgram
 from autoplan.solver.integer_program import Program
+
+MANY_ARCS = 100  # of a tensor, from which on its consumers are served together
+TOGETHER = 3  # consumers at most that are: each further one doubles the sets of them
 
 
 @dataclass(frozen=True)
@@ -96,8 +109,7 @@ class _Builder:
     def build(self, memory: Memory | None) -> Milp:
         self.choose_one()
         for tensor in self.problem.tensors:
-            paid, flows = self.flow(tensor)
-            self.keep(tensor, (paid, *flows), again=memory is None)
+            self.keep(tensor, self.flow(tensor), again=memory is None)
         unit = 1.0 if memory is None else self.hold(memory)
         time_s, state, kept = (np.concatenate(parts) for parts in (self.time_s, self.state, self.kept))
         program = self.arrays.program(limited=memory is not None, flows=True)
@@ -119,19 +131,39 @@ class _Builder:
         row = self.arrays.add_rows(count, 1.0, 1.0)
         self.arrays.enter(row + np.repeat(np.arange(count), np.diff(self.first)), np.arange(self.first[-1]), 1.0)
 
-    def flow(self, tensor: Tensor) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The flow from the producer to each consumer, its arcs paid once: the variables of what is paid, and of the
-        flows where they are others."""
+    def flow(self, tensor: Tensor) -> Sequence[Sequence[np.ndarray]]:
+        """The flow from the producer to each consumer, its arcs paid once: variables of arcs whose sum is what is paid,
+        and, where they are others, those whose sum are the flows."""
         sinks, zeros = distinct_sinks(tensor), np.zeros(len(tensor.arcs))
+        if 1 < len(sinks) <= TOGETHER and len(tensor.arcs) >= MANY_ARCS:
+            return [self.together(tensor, sinks)]
         paid = self.variables(tensor.arc_s, zeros)
         if len(sinks) == 1:
             self.conserve(tensor, sinks[0], paid)
-            return paid, []
+            return [[paid]]
         flows = [self.variables(zeros, zeros) for _ in sinks]
         for sink, flow in zip(sinks, flows, strict=True):
             self.conserve(tensor, sink, flow)
-            self.share(flow, paid)
-        return paid, flows
+            self.share(flow, [paid])
+        return [[paid], flows]
+
+    def together(self, tensor: Tensor, sinks: Sequence[tuple[int, np.ndarray]]) -> list[np.ndarray]:
+        """h[t,C,a] of each set C of consumers; a set is a number, of which each consumer is a bit."""
+        all_, layouts = (1 << len(sinks)) - 1, np.arange(len(tensor.layouts))
+        rows = {some: self.arrays.add_rows(len(layouts), 0.0, 0.0) for some in range(1, all_ + 1)}
+        flows = {some: self.variables(tensor.arc_s, np.zeros(len(tensor.arcs))) for some in rows}
+        for some, row in rows.items():
+            self.arrays.enter(row + tensor.arcs[:, 1], flows[some], 1.0)
+            self.arrays.enter(row + tensor.arcs[:, 0], flows[some], -1.0)
+            for half in proper_halves(some):
+                parted = self.variables(np.zeros(len(layouts)), np.zeros(len(layouts)))
+                self.arrays.enter(row + layouts, parted, -1.0)
+                self.arrays.enter(rows[half] + layouts, parted, 1.0)
+                self.arrays.enter(rows[some ^ half] + layouts, parted, 1.0)
+        self.arrays.enter(rows[all_] + tensor.given, self.options(tensor.source), 1.0)
+        for number, (group, taken) in enumerate(sinks):
+            self.arrays.enter(rows[1 << number] + taken, self.options(group), -1.0)
+        return list(flows.values())
 
     def conserve(self, tensor: Tensor, sink: tuple[int, np.ndarray], flow: np.ndarray) -> None:
         """given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a], for every l."""
@@ -142,17 +174,18 @@ class _Builder:
         self.arrays.enter(row + tensor.arcs[:, 1], flow, 1.0)
         self.arrays.enter(row + tensor.arcs[:, 0], flow, -1.0)
 
-    def share(self, flow: np.ndarray, paid: np.ndarray) -> None:
-        """f[t,c,a] ≤ y[t,a], for every a."""
+    def share(self, flow: np.ndarray, paid: Sequence[np.ndarray]) -> None:
+        """f[t,c,a] ≤ y[t,a], for every a; y may be a sum."""
         rows = self.arrays.add_rows(len(flow), -np.inf, 0.0) + np.arange(len(flow))
         self.arrays.enter(rows, flow, 1.0)
-        self.arrays.enter(rows, paid, -1.0)
+        for part in paid:
+            self.arrays.enter(rows, part, -1.0)
 
-    def keep(self, tensor: Tensor, moved: Sequence[np.ndarray], *, again: bool) -> None:
+    def keep(self, tensor: Tensor, moved: Sequence[Sequence[np.ndarray]], *, again: bool) -> None:
         """z[t,l] + Σ_{a into l} r[t,a] ≥ Σ_{o keeps t in l} x[g,o], for every keeper g and every l; less given(t,l)
         where t is a view of what is kept.
 
-        moved  of each arc the variables of what is paid, and of each flow
+        moved  as of ``flow``
         again  something may be gathered again: nothing may where memory has a row, since nothing is recomputed there
         """
         used = [np.unique(places[places >= 0]) for _, places in tensor.keepers]
@@ -173,25 +206,21 @@ class _Builder:
                     self.arrays.enter(row + np.searchsorted(mine, [layout]), part, -1.0)
 
     def gather_again(
-        self, tensor: Tensor, layouts: np.ndarray, moved: Sequence[np.ndarray]
+        self, tensor: Tensor, layouts: np.ndarray, moved: Sequence[Sequence[np.ndarray]]
     ) -> list[tuple[int, np.ndarray]]:
         """r[t,a] of the gathers into these layouts: r[t,a] ≤ y[t,a] and r[t,a] ≤ Σ_c f[t,c,a], so that it is paid and
         comes from what there is; Σ_{a into l} y[t,a] + given(t,l) ≤ 1, so that l isn't there otherwise."""
         found = []
-        paid, *flows = moved
         for layout in layouts.tolist():
             arcs = np.array(tensor.gathered(layout), dtype=int)
             if not arcs.size:
                 continue
             parts = self.variables(tensor.again_s[arcs], tensor.kept_bytes[tensor.arcs[arcs, 0]])
-            self.share(parts, paid[arcs])
-            if flows:
-                rows = self.arrays.add_rows(len(arcs), -np.inf, 0.0) + np.arange(len(arcs))
-                self.arrays.enter(rows, parts, 1.0)
-                for flow in flows:
-                    self.arrays.enter(rows, flow[arcs], -1.0)
+            for flows in moved:
+                self.share(parts, [flow[arcs] for flow in flows])
             row = self.arrays.add_rows(1, -np.inf, 1.0)
-            self.arrays.enter(row, paid[tensor.arcs[:, 1] == layout], 1.0)
+            for paid in moved[0]:
+                self.arrays.enter(row, paid[tensor.arcs[:, 1] == layout], 1.0)
             self.arrays.enter(row, self.options(tensor.source)[tensor.given == layout], 1.0)
             found += [(layout, parts[[place]]) for place in range(len(arcs))]
         return found

@@ -11,6 +11,7 @@ where arc a is paid, and z[t,l] = 1 where t is kept for the backward in layout l
     Σ_o x[g,o] = 1                                            for each group g               milp.choose_one
     given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]                milp.conserve
     f[t,c,a] ≤ y[t,a]        where t has several consumers; else f is y                      milp.share
+                             (where arcs are many, flows to sets of consumers instead        milp.together)
     z[t,l] + r[t,a] ≥ Σ_{o keeps t in l} x[g,o] (- given(t,l) of a view)   for each keeper g of t    milp.keep
     r[t,a] ≤ y[t,a], Σ_c f[t,c,a]     where a gathers t into l for products (``HiddenSums``)    milp.gather_again
     Σ_{a into l} y[t,a] + given(t,l) ≤ 1                      for each such l

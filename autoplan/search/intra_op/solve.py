@@ -1,8 +1,9 @@
 """The operator problem handed to a solver, as an integer program in arrays (``milp``), and its answer read back.
 
 The linear relaxation comes first: without a memory limit it is integral nearly always, and then it is the answer.
-Otherwise the same problem is solved again in integers. Only what was chosen is read back; the redistributions and the
-objective are computed anew from it, since a solver's own figures are off by its tolerances.
+Otherwise the same problem is solved again in integers, a large one by ``solver.branching``, whose bound may leave a
+gap. Only what was chosen is read back; the redistributions and the objective are computed anew from it, since a
+solver's own figures are off by its tolerances.
 
 Prices of bytes (``pareto``) give answers on a convex hull alone. Where segments may be recomputed that is enough: how
 many of them are fills what lies between two answers. Where none may be, what lies between are other operators, and
@@ -20,19 +21,22 @@ from functools import cached_property
 
 import numpy as np
 
+from autoplan.ir.layout import Layout
 from autoplan.redistribution.steiner_tree import cheapest_tree
+from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.milp import NO_WEIGHT, Memory, Milp, Weights, milp
 from autoplan.search.intra_op.problem import Problem, Tensor
+from autoplan.solver.branching import WHOLE, Branching
 from autoplan.solver.engines import TIME_LIMIT_S, Engine, Infeasible, engine, solver_name
 
 __all__ = ["FloorOf", "Infeasible", "Solution", "Solver", "Weights", "solve", "solver_name"]
 
 SCALE = 1e4  # the largest coefficient of the objective; far larger ones cost solvers minutes
-WHOLE = 1e-5  # how far from 1 the variable of an option that is taken may be
 ROUNDING = 1e-9  # relative, of bytes: what just fits may be said to need so much more
 MOST_WAYS = 64  # of one tensor that are compared: over three axes it may be gathered from dozens of layouts
 TIE = 1e-6  # of all bytes, that all seconds count for between assignments that hold as many
 GAP = 1e-6  # relative, of a problem without a memory limit
+LARGE = 50_000  # variables from which on one without a limit is solved by branching here
 SMALL, LIMITED_GAP = 1_000, 1e-3  # variables up to which one under a limit is solved to the end; the gap of larger ones
 
 FloorOf = Callable[[int, float, np.ndarray], np.ndarray]
@@ -86,9 +90,30 @@ class Solver:
         cost = self.milp.cost(weights)
         options, bound = self.answer(cost, GAP, relaxed=True)
         if options is None:
-            options, better = self.answer(cost, GAP)
+            options, better = self.branched(weights) if len(cost) > LARGE and bound else self.answer(cost, GAP)
             bound = max(bound, better)
         return self.measured(weights, options, bound)
+
+    def branched(self, weights: Weights) -> tuple[Sequence[int] | None, float]:
+        """As ``Branching.run``."""
+        cost = self.milp.cost(weights)
+
+        def relaxed(allowed: np.ndarray) -> tuple[np.ndarray | None, float]:
+            self.engine.allow(allowed)
+            try:
+                return self.run(cost, relaxed=True)
+            except Infeasible:
+                return None, math.inf
+
+        def priced(options: Sequence[int]) -> float:
+            try:
+                return measure(self.problem, weights, options, math.inf).objective
+            except Infeasible:
+                return math.inf
+
+        found = Branching([[*map(ways_of, group.options)] for group in self.problem.groups], relaxed, priced, GAP).run()
+        self.engine.allow(np.ones(self.milp.first[-1], dtype=bool))
+        return found
 
     def bounds(self, state: float, kept: np.ndarray) -> np.ndarray:
         """[prices] what no assignment undercuts at a price of bytes of parameters and each of these, ascending, of
@@ -180,7 +205,7 @@ class Solver:
 
     def answer(
         self, cost: np.ndarray, gap: float = 0.0, *, relaxed: bool = False
-    ) -> tuple[list[int] | None, float]:
+    ) -> tuple[Sequence[int] | None, float]:
         """(the option taken in each group, None where some is a fraction; what no assignment costs less than)."""
         values, bound = self.run(cost, gap, relaxed=relaxed)
         return options_of(values, self.milp.first), bound
@@ -197,6 +222,13 @@ class Solver:
             raise Infeasible("the solver found nothing in time")
         program = self.milp.program
         return measure(self.problem, weights, options, bound, (program.variables, program.constraints))
+
+
+def ways_of(option: Strategy | Layout) -> tuple[object, ...]:
+    """What an option does on each axis."""
+    if isinstance(option, Strategy):
+        return tuple(way for _, way in option.axes)
+    return tuple(option.states().values())
 
 
 def options_of(values: np.ndarray | None, first: np.ndarray) -> list[int] | None:
