@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 KINDS = ("table", "rows", "columns")  # how one may be placed
+LOOKUPS = "autoplan.lookups"  # what looks them up
+SPARSE = "sparse"  # its keyword: gradients are of looked-up rows alone, as of torch's ``nn.Embedding(sparse=True)``
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class Placed:
     def indexed(self, boxes: Sequence[Box]) -> list[int]:
         """The tables that some boxes are of, each once."""
         return sorted({box.table for box in boxes})
+
+    def looked_up(self, boxes: Sequence[Box], asked: int) -> tuple[int, int]:
+        """(rows of some boxes that are looked up for ``asked`` rows of the batch, at most; their elements)."""
+        rows = [min(box.rows, asked * self.tables[box.table].length) for box in boxes]
+        return sum(rows), sum(count * box.columns for count, box in zip(rows, boxes, strict=True))
 
     def columns(self, boxes: Sequence[Box]) -> int:
         """Columns that looking up some boxes gives for each row of the batch."""

@@ -104,8 +104,8 @@ def tag(program: Program, recorder: Recorder) -> None:
     storages = recorder.storages
     for held in program.held:
         storages.tag(held.values, "parameters")
-        if held.gradient is not None:
-            storages.tag(held.gradient, "gradients")
+        for gradient in held.gradients:
+            storages.tag(gradient, "gradients")
         for value in program.optimizer.state.get(held.updated, {}).values():
             if isinstance(value, Tensor):
                 storages.tag(local(value), "optimizer state")

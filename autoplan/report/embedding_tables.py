@@ -1,19 +1,21 @@
 """Where each table of a recommender lies, and what it costs to look it up."""
 
-from autoplan.cost.operators.lookups import INDEX_BYTES, read_bytes
+from autoplan.cost.operators.lookups import INDEX_BYTES, ROW_BYTES, read_bytes
+from autoplan.cost.operators.sparse_rows import is_sparse, whole_because
 from autoplan.cost.step import rows_of, stored_ratio
 from autoplan.emit.source import size_text
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
 from autoplan.ir.mesh import TENSOR
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.tables import Placed, Table
+from autoplan.ir.tables import LOOKUPS, Placed, Table
 from autoplan.option_values import ROWWISE
 from autoplan.options import Training
 from autoplan.report.table import table
-from autoplan.search.tables.place import Choice, chosen_in
-from autoplan.search.tables.table_groups import LOOKUPS, Found, tables_of
+from autoplan.search.tables.place import REPLICATED, Choice, chosen_in
+from autoplan.search.tables.table_groups import Found, tables_of
 
 POOLS = {"none": "single"}
+AGAIN = "this plan was made of another's graph; plan from the module to have those of looked-up rows alone"
 
 
 def tables_section(record: PlanRecord) -> str:
@@ -25,8 +27,10 @@ def tables_section(record: PlanRecord) -> str:
     rows = [row for block, node in grouped for row in placed_rows(record, block, node, ways)]
     rows += [replicated_row(found, record) for found in tables_of(record.model)]
     header = ("table", "rows", "columns", "bytes", "looked up", "placement", "reads a step", "crosses links")
-    told = f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 6, 7))}"
-    return f"{told}\n{rowwise_text(record)}" if ROWWISE in optimizers_of(record) else told
+    told = [f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 6, 7))}"]
+    told += [gradients_text(record, block, node, ways) for block, node in grouped if optimizers_of(record)]
+    told += [rowwise_text(record)] if ROWWISE in optimizers_of(record) else []
+    return "\n".join(told)
 
 
 def optimizers_of(record: PlanRecord) -> tuple[str, ...]:
@@ -46,11 +50,32 @@ def rowwise_text(record: PlanRecord) -> str:
     )
 
 
-def placed_rows(record: PlanRecord, block: Block, node: Node, ways: int) -> list[tuple[str, ...]]:
-    flat = block.types()[node.operands[0]]
+def gradients_text(record: PlanRecord, block: Block, node: Node, ways: int) -> str:
+    """Whether gradients of placed tables are of all rows, and why."""
+    assert isinstance(record.training, Training)
+    flat, placed = block.types()[node.operands[0]], placed_of(block, node)
+    itemsize = DTYPE_BYTES[flat.dtype] * stored_ratio(record.training)
+    own = size_text(round(flat.elements * itemsize / ways))
+    if is_sparse(node):
+        found = (placed.looked_up(boxes, batch_rows(record.model)) for boxes in placed.of_members(ways))
+        most = max(ROW_BYTES * rows + itemsize * elements for rows, elements in found)
+        return (
+            f"Gradients of placed tables: looked-up rows alone, at most {size_text(round(most))} on a device with "
+            f"{own} of tables; the update reads no other rows"
+        )
+    names = next(p.names for p in record.model.parameters if p.members and p.type.elements == placed.elements)
+    why = whole_because(record.training, record.chosen.parallelism, record.cluster.devices == ways, names)
+    return f"Gradients of placed tables are as large as these, {own} on a device: {why or AGAIN}"
+
+
+def placed_of(block: Block, node: Node) -> Placed:
     given, boxes = node.args[3:5]
     assert isinstance(given, tuple) and isinstance(boxes, tuple)
-    placed = Placed.of(given, boxes, flat.elements)
+    return Placed.of(given, boxes, block.types()[node.operands[0]].elements)
+
+
+def placed_rows(record: PlanRecord, block: Block, node: Node, ways: int) -> list[tuple[str, ...]]:
+    flat, placed = block.types()[node.operands[0]], placed_of(block, node)
     chosen, names, asked = chosen_in(placed, ways), names_of(record, placed), batch_rows(record.model)
     return [
         (names[i], *figures(placed.tables[i], flat.dtype), place_text(chosen[i]), *traffic(placed, i, flat, asked))
@@ -80,8 +105,13 @@ def traffic(placed: Placed, index: int, flat: TensorType, asked: int) -> tuple[s
 
 
 def place_text(choice: Choice) -> str:
+    """Where a table lies, with TorchRec's name for it (its ``ShardingType``)."""
     kind, device = choice
-    return {"table": f"whole on {device}", "rows": "rows on all", "columns": "columns on all"}[kind]
+    texts = {
+        "table": f"whole on {device} (table_wise)", "rows": "rows on all (row_wise)",
+        "columns": "columns on all (column_wise)", "replicated": "replicated (data_parallel)",
+    }  # fmt: skip
+    return texts[kind]
 
 
 def replicated_row(found: Found, record: PlanRecord) -> tuple[str, ...]:
@@ -89,4 +119,5 @@ def replicated_row(found: Found, record: PlanRecord) -> tuple[str, ...]:
     one, dtype = found.table, found.node.type.dtype
     size = one.rows * one.width * DTYPE_BYTES[dtype]
     read = read_bytes(one, one.rows, one.width, batch_rows(record.model), DTYPE_BYTES[dtype])
-    return found.parameter, *figures(one, dtype), "replicated", size_text(round(read)), f"{size_text(size)} summed"
+    sent = f"{size_text(size)} summed"
+    return found.parameter, *figures(one, dtype), place_text(REPLICATED), size_text(round(read)), sent

@@ -10,6 +10,7 @@ Modules, each importing only those before it:
     program_spec  what a program is built from, read off plan.json
     collectives   typed collectives and groups
     elastic       start, hang, restart
+    looked_up     gradients of looked-up rows of tables
     parallel      stages, ZeRO, gradient sums
     memory        recomputation and offload
     optim         the optimizer

@@ -247,7 +247,7 @@ class Program(RankModel):
         """Gradients likewise; a parameter without one is left out."""
         self.agreement.called(Call("full_grads", 0))
         self.updates.look()
-        of = self.servers.gradient if self.servers else lambda held: self._averaged(held.gradient)
+        of = self.servers.gradient if self.servers else lambda held: self._averaged(held.whole_gradient)
         return whole_tensors.by_user_names(whole_tensors.gathered(self.spec, self.storage, self.held, of))
 
     def save_checkpoint(

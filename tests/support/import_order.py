@@ -122,6 +122,7 @@ ORDER = (
     "runtime.broken_off",
     "runtime.collectives",
     "runtime.program_spec",
+    "runtime.looked_up",
     "runtime.parallel",
     "runtime.memory",
     "runtime.optim",

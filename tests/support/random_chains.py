@@ -36,7 +36,8 @@ def chain(
     border = inputs * (np.arange(segments) > 0)  # none in front of the first segment
     parameters = along(10, 30)
     memory = SegmentBytes(
-        parameters=parameters, elsewhere=0.3 * parameters, bucketed=0.02 * parameters, frozen=0.2 * parameters,
+        parameters=parameters, elsewhere=0.3 * parameters, untouched=0.1 * parameters,
+        bucketed=0.02 * parameters, frozen=0.2 * parameters,
         kept=kept, inputs=inputs,
         selective=0.5 * kept, rebuilt=0.8 * kept, constants=along(0, 1), working=along(2, 6), gathered=along(0, 2),
         alone=along(0, 5),

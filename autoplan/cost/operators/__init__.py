@@ -11,6 +11,7 @@ Modules, each importing only those before it:
     fusion             kernels of a compiled block
     experts            a mixture's experts
     lookups            placed tables
+    sparse_rows        whether gradients are of looked-up rows alone
     ring               ring attention
     operator_seconds   any operator under one strategy
     collective_ops     collectives inside operators

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+from autoplan.cost.operators.lookups import PLACED
 from autoplan.cost.operators.operator_seconds import (
-    PLACED,
     RING,
     Operator,
     local_shape,

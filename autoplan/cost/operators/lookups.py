@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoplan.ir.graph import DTYPE_BYTES
-from autoplan.ir.tables import Box, Placed, Table
+from autoplan.ir.graph import DTYPE_BYTES, Node
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.tables import SPARSE, Box, Placed, Table
+from autoplan.rules.strategies import Strategy
 from cost_models.collective import COLLECTIVES
 from cost_models.compute import memory_bound_seconds, update_seconds
 from cost_models.hardware import Device, Topology
 
+PLACED = "placed_lookups"  # the body of look-ups in tables of which ranks have parts
 SECTOR_BYTES = 64  # the least that memory gives of a row: a cache line of a CPU, two sectors of a GPU
 MANY_BYTES = 2**28  # at which what a message or a kernel takes besides is no matter
 INDEX_BYTES = 4  # as indices travel
+ORDERED_BYTES = 256  # of an index in a radix sort, with its place: eight passes, 16 bytes read and written in each
+ROW_BYTES = 8  # the number of a row beside its gradient
 PASSES_BACK = 3.0  # over the rows of a gradient: it comes in, a row's sum is read and written
 
 
@@ -23,12 +28,14 @@ class Traffic:
     ways      members that the tables are spread over
     rows      of the batch, on one of them
     itemsize  bytes of a table's element
+    sparse    whether gradients are of looked-up rows alone
     """
 
     placed: Placed
     ways: int
     rows: int
     itemsize: int
+    sparse: bool = False
 
     def read_bytes(self, box: Box) -> float:
         """Of a box' rows that all members ask for, with indices spread evenly over the table's rows."""
@@ -63,10 +70,31 @@ class Traffic:
         """Rows read, pooled vectors written and put side by side."""
         return float(memory_bound_seconds(self.busiest_bytes + 3 * self.result_bytes, device))
 
-    def backward_s(self, device: Device, gradient_bytes: float) -> float:
-        """Rows' gradients added to what is filled with zeros before."""
-        moved = PASSES_BACK * self.busiest_bytes + 2 * self.result_bytes + gradient_bytes
+    def backward_s(self, device: Device, own_bytes: float) -> float:
+        """Rows' gradients added to what is filled with zeros before: as large as the rank's tables, or as the rows that
+        were looked up (``sparse``), which are put in order for that."""
+        filled = self.gradient_bytes() + self.ordered_bytes if self.sparse else own_bytes
+        moved = PASSES_BACK * self.busiest_bytes + 2 * self.result_bytes + filled
         return float(memory_bound_seconds(moved, device))
+
+    def gradient_bytes(self, microbatches: int = 1) -> int:
+        """Of gradients of rows that so many microbatches look up, at most, and of these rows' numbers; on the member
+        that has most of them."""
+        asked = self.rows * self.ways * microbatches
+        each = (self.placed.looked_up(boxes, asked) for boxes in self.members)
+        return max(ROW_BYTES * rows + elements * self.itemsize for rows, elements in each)
+
+    def untouched_bytes(self, microbatches: int) -> float:
+        """Of a member's tables what a step makes no gradient of, and doesn't update."""
+        own_bytes = self.placed.elements // self.ways * self.itemsize
+        return max(0.0, own_bytes - self.gradient_bytes(microbatches)) if self.sparse else 0.0
+
+    @property
+    def ordered_bytes(self) -> int:
+        """Moved to find each row that was looked up once; of a box with fewer rows than indices all are taken."""
+        asked = self.rows * self.ways
+        lengths = [[(self.placed.tables[b.table].length, b.rows) for b in boxes] for boxes in self.members]
+        return asked * ORDERED_BYTES * max(sum(n for n, rows in each if asked * n < rows) for each in lengths)
 
 
 def read_bytes(table: Table, rows: int, columns: int, asked: int, itemsize: int) -> float:
@@ -95,7 +123,15 @@ class ByteSeconds:
         return ByteSeconds((1 + PASSES_BACK) * memory, update + memory, sent, summed)
 
 
-def traffic_of(tables: object, boxes: object, elements: int, ways: int, rows: int, dtype: str) -> Traffic:
+def traffic_of(
+    tables: object, boxes: object, elements: int, ways: int, rows: int, dtype: str, sparse: bool
+) -> Traffic:
     """From an operator's arguments."""
     assert isinstance(tables, tuple) and isinstance(boxes, tuple)
-    return Traffic(Placed.of(tables, boxes, elements), ways, rows, DTYPE_BYTES[dtype])
+    return Traffic(Placed.of(tables, boxes, elements), ways, rows, DTYPE_BYTES[dtype], sparse)
+
+
+def by_rows(node: Node, strategy: Strategy, mesh: Mesh) -> bool:
+    """Whether a look-up's gradient is of looked-up rows alone: nobody else has the same tables, with whom to sum it."""
+    alone = (s.body == PLACED or mesh.size(axis) == 1 or mesh.axis(axis).virtual for axis, s in strategy.axes)
+    return bool(dict(node.kwargs).get(SPARSE)) and all(alone)

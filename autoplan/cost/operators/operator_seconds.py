@@ -14,8 +14,8 @@ from autoplan.cost.operators.cost import Cost
 from autoplan.cost.operators.eager import Moved, backward_bytes, calls_seconds, forward_bytes, kernels_of
 from autoplan.cost.operators.experts import NO_LIMIT, Grouped, Groups, Travel, busiest, groups_of
 from autoplan.cost.operators.fusion import GATHERING, Traffic, apart, fused
+from autoplan.cost.operators.lookups import PLACED, by_rows, traffic_of
 from autoplan.cost.operators.lookups import Traffic as TableTraffic
-from autoplan.cost.operators.lookups import traffic_of
 from autoplan.cost.operators.ring import Ring, attention, unfused
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
@@ -30,7 +30,7 @@ from autoplan.rules.strategies import Strategy
 from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
 from cost_models.hardware import Device
 
-RING, PLACED = "ring_attention", "placed_lookups"  # bodies
+RING = "ring_attention"  # a body
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | No
 
 
 def lookups_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
-    """Look-ups in tables that lie together; their gradients fill the tables' own size."""
+    """Look-ups in tables that lie together; their gradients fill the tables' own size, or looked-up rows'."""
     found = lookups_of(operator, strategy, mesh)
     own_bytes = operator.operands[0].bytes / found.ways
     return Cost(found.forward_s(device), found.backward_s(device, own_bytes))
@@ -353,7 +353,7 @@ def lookups_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> TableTraff
     ways = math.prod(mesh.size(axis) for axis, s in strategy.axes if s.body == PLACED)
     rows = local_shape(operator.node.type, [(a, s.output) for a, s in strategy.axes], mesh)[0]
     flat, (tables, boxes) = operator.operands[0], operator.node.args[3:5]
-    return traffic_of(tables, boxes, flat.elements, ways, rows, flat.dtype)
+    return traffic_of(tables, boxes, flat.elements, ways, rows, flat.dtype, by_rows(operator.node, strategy, mesh))
 
 
 def is_causal(node: Node) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from autoplan.cost import Prices
 from autoplan.cost.operators.collective_ops import SEND
-from autoplan.cost.operators.operator_seconds import PLACED, RING, travel_of
+from autoplan.cost.operators.lookups import PLACED
+from autoplan.cost.operators.operator_seconds import RING, travel_of
 from autoplan.cost.prices import COPYING
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH

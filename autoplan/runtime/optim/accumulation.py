@@ -12,7 +12,11 @@ from torch.optim import Optimizer
 
 from autoplan.errors import InputsError
 from autoplan.ir.buckets import Compression
+from autoplan.runtime.looked_up import BoxGradient
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
+
+Aside = tuple[Mapping[str, Tensor], Mapping[str, Mapping[int, BoxGradient]]]
+"""Gradients by the parameters' names: those of a parameter's size, and those of rows."""
 
 
 class Gradients:
@@ -40,6 +44,8 @@ class Gradients:
         for each in self.held:
             if each.master is not None:
                 each.parameter.grad = None
+            if each.rows is not None:
+                each.rows.clear()
 
     def check(self, accumulate: bool, how: Compression | None = None) -> None:
         """InputsError where a step would lose gradients, or add up what no longer is one; ``how`` they are compressed.
@@ -58,7 +64,7 @@ class Gradients:
 
     def check_step(self) -> None:
         """InputsError where an optimizer's step would find nothing to do."""
-        if not self.batches and not self.used and all(h.parameter.grad is None for h in self.held):
+        if not self.batches and not self.used and all(next(h.gradients, None) is None for h in self.held):
             cause = "there are no gradients, so nothing would be updated"
             raise InputsError("program.optimizer.step()", cause, "call program.step(batch) before it")
 
@@ -83,7 +89,7 @@ class Gradients:
 
         Where it fails they are what they were; where an overflow has the update ``skipped`` there are none.
         """
-        before = self.aside() if self.batches else {}
+        before = self.aside() if self.batches else ({}, {})
         self.clear()
         try:
             yield
@@ -97,19 +103,23 @@ class Gradients:
             self.put(before)
         self.batches, self.used = self.batches + 1, False
 
-    def aside(self) -> Mapping[str, Tensor]:
-        """Copies, for the next backward writes where these lie."""
-        return {h.name: h.parameter.grad.detach().clone() for h in self.held if h.parameter.grad is not None}
+    def aside(self) -> Aside:
+        """Copies, for the next backward writes where these lie; those of looked-up rows it makes anew."""
+        whole = {h.name: h.parameter.grad.detach().clone() for h in self.held if h.parameter.grad is not None}
+        return whole, {h.name: h.rows.aside() for h in self.held if h.rows is not None}
 
-    def put(self, before: Mapping[str, Tensor]) -> None:
+    def put(self, before: Aside) -> None:
         """Adds gradients to those that are there."""
+        whole, of_rows = before
         for each in self.held:
-            if each.name not in before:
+            if each.rows is not None:
+                each.rows.put(of_rows.get(each.name, {}))
+            if each.name not in whole:
                 continue
             if each.parameter.grad is None:
-                each.parameter.grad = before[each.name]
+                each.parameter.grad = whole[each.name]
             else:
-                each.parameter.grad.add_(before[each.name])
+                each.parameter.grad.add_(whole[each.name])
 
 
 def without_closure(_: Optimizer, given: Sequence[object], named: Mapping[str, object]) -> None:

@@ -36,9 +36,9 @@ def alike(
     """This rank's gradients that aren't empty, by key, device and dtype: one kernel of torch takes each list."""
     found: dict[tuple, list[Tensor]] = {}
     for parameter in held:
-        gradient = parameter.gradient
-        if gradient is not None and gradient.numel():
-            found.setdefault((key(parameter), gradient.device, gradient.dtype), []).append(gradient)
+        for gradient in parameter.gradients:
+            if gradient.numel():
+                found.setdefault((key(parameter), gradient.device, gradient.dtype), []).append(gradient)
     return found
 
 

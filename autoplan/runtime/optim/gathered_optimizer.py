@@ -3,6 +3,11 @@
 Around its update a parameter is put together on every rank that holds some of it, its gradient and its state likewise;
 each rank then keeps its own part again. So between steps nothing takes more memory than an optimizer that looks at
 single elements would, and while one is updated no more than that one stands whole.
+
+Of tables whose gradients are of looked-up rows alone (``runtime.looked_up``) an optimizer that looks at single elements
+updates these: they, and what it keeps of their elements, are gathered into a parameter of their own, which the planned
+class of torch.optim updates; then they go back. No other row is read. That is the whole update where an element without
+a gradient keeps its value and its state (``cost.operators.sparse_rows`` says of which optimizers).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +24,7 @@ from autoplan.runtime.parallel.whole_tensors import Storage, whole_of
 
 Kind = Callable[..., Optimizer]
 """A class of torch.optim."""
+GUARD = "found_inf"  # where torch's GradScaler, and ``runtime.optim.updates``, say that a step is to change nothing
 
 
 @dataclass(frozen=True)
@@ -193,3 +199,47 @@ def split_dtensors(group: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A group as two: torch's foreach kernels take no mixture of plain tensors and DTensors."""
     sorts = [[p for p in group["params"] if isinstance(p, DTensor) == sharded] for sharded in (False, True)]
     return [{**group, "params": sort} for sort in sorts if sort] or [{**group, "params": []}]
+
+
+def follow_rows(optimizer: Optimizer, held: Sequence[ShardedParameter]) -> None:
+    """Has each step of an optimizer update the looked-up rows of these parameters, too; of others nothing."""
+    tables = [each for each in held if each.rows is not None]
+    if tables:
+        optimizer.register_step_post_hook(lambda *_: update_rows(optimizer, tables))
+
+
+@torch.no_grad()
+def update_rows(optimizer: Optimizer, tables: Sequence[ShardedParameter]) -> None:
+    for each in tables:
+        if each.rows is not None and each.rows.boxes:
+            update_elements(*group_of(optimizer, each.updated), each, optimizer)
+
+
+def group_of(optimizer: Optimizer, parameter: Tensor) -> tuple[Kind, Mapping[str, Any]]:
+    """The class that updates a parameter, and its group."""
+    groups = optimizer.param_groups
+    number = next(n for n, group in enumerate(groups) if any(each is parameter for each in group["params"]))
+    if isinstance(optimizer, GatheredOptimizer):
+        return (*optimizer.gathered_groups, *optimizer.other_groups)[number].kind, groups[number]
+    return type(optimizer), groups[number]
+
+
+def update_elements(kind: Kind, group: Mapping[str, Any], held: ShardedParameter, optimizer: Optimizer) -> None:
+    """One update of a table's looked-up rows by an optimizer that is there for it alone."""
+    assert held.rows is not None
+    flat, places = held.values, held.rows.elements()
+    state = optimizer.state.get(held.updated, {})
+    wide = [name for name, value in state.items() if isinstance(value, Tensor) and value.shape == flat.shape]
+    rows = nn.Parameter(flat[places])
+    rows.grad = held.rows.flattened()
+    inner = kind([{**group, "params": [rows]}])
+    inner.state[rows] = {name: value[places] if name in wide else value for name, value in state.items()}
+    if hasattr(optimizer, GUARD):
+        setattr(inner, GUARD, getattr(optimizer, GUARD))
+    inner.step()
+    flat.index_copy_(0, places, rows.detach())
+    for name, value in inner.state[rows].items():
+        if name in wide:
+            state[name].index_copy_(0, places, value)
+        else:
+            state[name] = value

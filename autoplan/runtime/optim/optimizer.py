@@ -23,6 +23,7 @@ from autoplan.runtime.optim.gathered_optimizer import (
     Group,
     Kind,
     LocalParameter,
+    follow_rows,
     gathered_parameters,
     split_dtensors,
 )
@@ -31,7 +32,7 @@ from autoplan.runtime.optim.lr_scheduler import LearningRates
 from autoplan.runtime.optim.masters import attach
 from autoplan.runtime.optim.optimizer_options import group_options, optimizer_class, options, options_beside_muon
 from autoplan.runtime.optim.parameter_group import titles
-from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad, RowwiseRule
+from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad, RowwiseRule, rule_of
 from autoplan.runtime.optim.streamed_optimizer import StreamedOptimizer
 from autoplan.runtime.parallel.compression.onebit import FrozenVarianceAdam
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
@@ -100,6 +101,7 @@ def rank_optimizer(
     limit = training.clip_grad_norm
     if limit is not None:
         optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device, replica)))
+    follow_rows(optimizer, [h for h in held if h.rows is not None and rule_of(optimizer, h.updated) is None])
     if disk is None:
         attach(optimizer, held, device, spec.parallelism.offload == "optimizer")
     return optimizer

@@ -20,7 +20,7 @@ from autoplan.runtime.optim.rowwise_adagrad import RowwiseAdagrad
 
 REFUSED = {
     "lbfgs": "it computes loss and gradients many times in one update, a program's step does so once",
-    "sparseadam": "it takes sparse gradients alone, a program's are dense",
+    "sparseadam": "it takes sparse gradients alone, and a program gives no optimizer any",
 }
 
 

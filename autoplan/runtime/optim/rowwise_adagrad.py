@@ -4,8 +4,9 @@ FBGEMM's and TorchRec's EXACT_ROWWISE_ADAGRAD (Ivchenko et al. 2022), for embedd
 
     a += mean(g²)        w -= lr · g / (√a + eps)
 
-A row that nobody looked up has no gradient, and neither it nor its accumulator is touched. A vector's elements are rows
-by themselves, as in Adagrad; of more dims than two, rows lie along the last.
+A row that nobody looked up has no gradient, and neither it nor its accumulator is touched. Of placed tables whose
+gradients are rows (``runtime.looked_up``) no other is even read. A vector's elements are rows by
+themselves, as in Adagrad; of more dims than two, rows lie along the last.
 
 Where ranks hold some columns of a row, or parts of a fused matrix do, each keeps the row's accumulator, which is the
 same: their sums of squares are added up. Rows that one rank has whole ask nobody.
@@ -26,6 +27,7 @@ from torch.optim.optimizer import ParamsT
 
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.looked_up import RowGradients, kept_by_rows, rows_of
 from autoplan.runtime.optim.clip import add_up
 from autoplan.runtime.optim.gathered_optimizer import GatheredOptimizer
 from autoplan.runtime.parallel.flat_param_views import pieces
@@ -98,6 +100,11 @@ class RowwiseAdagrad(Optimizer):
         self.whole_sums([parameter for parameter, _ in stepped], sums)
         for (parameter, group), squares in zip(stepped, sums, strict=True):
             self.update(parameter, group, squares)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                looked_up = rows_of(parameter)
+                if looked_up is not None and looked_up.boxes:
+                    self.update_rows(parameter, group, looked_up)
 
     def stepped(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
         """The parameters with a gradient, each with its group's options."""
@@ -132,11 +139,32 @@ class RowwiseAdagrad(Optimizer):
                 values[block.values].addcmul_(gradient[block.values], block.repeated(steps), value=-1)
                 continue
             into, by = block.matrix(values), block.matrix(gradient)
-            touched = squares[mine].nonzero()[:, 0]
-            if len(touched) == block.rows:
-                into.addcmul_(by, steps[:, None], value=-1)
-            else:
+            if parameter.dim() > 1 or block.columns == 1:
+                into.addcmul_(by, steps.masked_fill(squares[mine] == 0, 0.0)[:, None], value=-1)
+            else:  # tables, of whose rows few may have a gradient
+                touched = squares[mine].nonzero()[:, 0]
                 into.index_add_(0, touched, by[touched] * steps[touched, None], alpha=-1)
+
+    def update_rows(self, parameter: Tensor, group: Mapping[str, Any], looked_up: RowGradients) -> None:
+        """Of the rows that were looked up; no other is read. Those that members of the tables' axis have by columns are
+        the same on all of them, so that their sums of squares are added up as they lie."""
+        sums, values, first, boxes = self.row_sums(parameter), local(parameter.detach()).view(-1), 0, []
+        for block in self.blocks_of(parameter):
+            if block.values.start in looked_up.boxes:
+                boxes.append((block, first, looked_up.boxes[block.values.start]))
+            first += block.rows
+        squares = [torch.linalg.vector_norm(each.values, dim=1).square_() for _, _, each in boxes]
+        split = [mine for (block, _, _), mine in zip(boxes, squares, strict=True) if block.columns < block.width]
+        if split and looked_up.axis is not None:
+            total = torch.cat(split).double()
+            add_up(total, looked_up.axis)
+            for mine, whole in zip(split, total.split([len(mine) for mine in split]), strict=True):
+                mine.copy_(whole)
+        for (block, first, each), mine in zip(boxes, squares, strict=True):
+            found = sums[first + each.rows].add_(mine, alpha=1 / block.width)
+            sums.index_copy_(0, first + each.rows, found)
+            steps = (group["lr"] / (found.sqrt() + group["eps"])).masked_fill_(mine == 0, 0.0)
+            block.matrix(values).index_add_(0, each.rows, each.values * steps[:, None], alpha=-1)
 
     def row_sums(self, parameter: Tensor) -> Tensor:
         """[rows here]: the accumulators, which begin at zero."""
@@ -163,6 +191,9 @@ class RowwiseAdagrad(Optimizer):
     ) -> None:
         """Of a program's parameters on this rank."""
         widths, spread = widths_of(spec.lowered.parameters), split_rows(spec)
+        by_rows = kept_by_rows(spec.lowered)
+        apart = {m.source for stored in spec.lowered.parameters if stored.name in by_rows for m in stored.members}
+        spread = {source: rows for source, rows in spread.items() if source not in apart}
         self.blocks = {h.updated: row_blocks(h, widths[h.stored.source]) for h in held}
         if spread:
             self.whole_sums = sums_over_ranks(held, spread, device, replica)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from autoplan.ir.typed_program import StoredParameter
+from autoplan.runtime.looked_up import keep_rows, kept_by_rows
 from autoplan.runtime.program_spec import ProgramSpec
 
 
@@ -52,7 +53,15 @@ class Made:
 
     def make(self, stored: StoredParameter, values: Tensor) -> None:
         alone = self.uses[stored.name] == 1 and not self.spec.parallelism.splits_backward
-        self.parameters[stored.name] = leaf(values, stored.trainable, self.spec.storage_dtype(stored.type), alone)
+        made = leaf(values, stored.trainable, self.spec.storage_dtype(stored.type), alone)
+        if stored.name in self.by_rows and stored.trainable:
+            keep_rows(made)
+        self.parameters[stored.name] = made
+
+    @cached_property
+    def by_rows(self) -> frozenset[str]:
+        """Tables of whose gradients only looked-up rows are made."""
+        return kept_by_rows(self.spec.lowered)
 
     @cached_property
     def uses(self) -> Counter[str]:

@@ -1,7 +1,7 @@
 """A parameter as one rank holds it, with all that gradients, clipping and storage need to know of it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.looked_up import RowGradients, rows_of
 from autoplan.runtime.parallel.own_box import Part, cut_dim, part_of, share_of
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
@@ -62,6 +63,24 @@ class ShardedParameter:
     def gradient(self) -> Tensor | None:
         """This rank's gradient, to read or to write in place; None where there is none."""
         return None if self.parameter.grad is None else local(self.parameter.grad.detach())
+
+    @property
+    def rows(self) -> RowGradients | None:
+        """Where its gradients are those of looked-up rows; None where it has one of its own size."""
+        return rows_of(self.parameter)
+
+    @property
+    def gradients(self) -> Iterator[Tensor]:
+        """All tensors that its gradient lies in, to read or to write in place: no element of it twice."""
+        if self.gradient is not None:
+            yield self.gradient
+        if self.rows is not None:
+            yield from self.rows.values
+
+    @property
+    def whole_gradient(self) -> Tensor | None:
+        """This rank's gradient, to read; where it is of rows, made as large as the parameter."""
+        return self.rows.whole(self.values) if self.rows is not None and self.rows.boxes else self.gradient
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from autoplan.cost import Cost, Operator, Prices
 from autoplan.cost.beside_tokens import beside_tokens
 from autoplan.cost.chunk_seconds import Product, beside_products
 from autoplan.cost.operators.kept_beside import sent_again
+from autoplan.cost.operators.operator_seconds import lookups_of
 from autoplan.cost.operators.token_exchange import NOTHING, in_chunks
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
@@ -22,6 +23,7 @@ from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.chunks import chunks_of, products_beside
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.redistribution.shared_experts import in_order, overlapped
+from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
 from autoplan.search.block_cost.live_compiled import CompiledWalk
 from autoplan.search.block_cost.live_forward import Located
@@ -71,6 +73,7 @@ class BlockCost:
     trained          which of these are trained
     live             what it holds while it runs, of which ``kept_bytes`` and ``working_bytes`` are the account
     parameter_shapes  local ones, in the block's order
+    untouched        bytes of tables of which a step makes no gradient: rows that it doesn't look up
     """
 
     forward_s: float
@@ -89,6 +92,7 @@ class BlockCost:
     moves: tuple[MovedBytes, ...]
     live: LiveBytes = field(default_factory=LiveBytes)
     parameter_shapes: tuple[tuple[int, ...], ...] = ()
+    untouched: float = 0.0
 
     @property
     def parameters(self) -> dict[tuple[str, ...], int]:
@@ -183,7 +187,15 @@ def price_block(
         tuple(moves),
         live,
         tuple(layout.local_shape(types[name].shape, mesh) for name, layout in choice.parameters),
+        sum(untouched_bytes(operators[name], strategy, prices) for name, strategy in choice.strategies),
     )
+
+
+def untouched_bytes(operator: Operator, strategy: Strategy, prices: Prices) -> float:
+    """As in ``BlockCost``."""
+    if operator.rule.cost != "lookups" or not prices.training:
+        return 0.0
+    return lookups_of(operator, strategy, prices.mesh).untouched_bytes(prices.microbatches)
 
 
 def cut_in_chunks(

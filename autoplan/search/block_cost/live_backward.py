@@ -48,7 +48,7 @@ class Backward:
 
     def give(self, at: Located, storage: int, size: int | None = None) -> None:
         """Adds a gradient to a value's; into what stands there, where nobody shares it, else into a sum of its own."""
-        size = self.walk.bytes(at) if size is None else size
+        size = self.walk.gradient_bytes(at) if size is None else size
         if storage not in self.sizes:
             self.sizes[storage] = size
             self.held += size
@@ -132,10 +132,10 @@ class Backward:
             if passes and whole and operator.rule.cost not in PRODUCTS:
                 made.append((at, gradient))
             else:
-                made.append((at, walk.make(sizes[place])))
+                made.append((at, walk.make(walk.gradient_bytes(at))))
         for at, storage in made:
             self.arrive(at, storage)
-        self.beside(after + sum(self.walk.bytes(at) for at, _ in made if self.is_added(at)))
+        self.beside(after + sum(self.walk.gradient_bytes(at) for at, _ in made if self.is_added(at)))
 
     def is_free(self, operator: Operator) -> bool:
         """Whether the gradient is a view of the result's: views' are, but for parts, which are laid into zeros."""
@@ -147,7 +147,7 @@ class Backward:
 
     def arrive(self, at: Located, storage: int) -> None:
         if self.is_added(at):
-            self.beside(self.walk.bytes(at))
+            self.beside(self.walk.gradient_bytes(at))
         else:
             self.give(at, storage)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autoplan.cost import Device, Operator
 from autoplan.cost.operators.eager_temporaries import Holds, holds_of
 from autoplan.cost.operators.kept_beside import activated_bytes, bytes_beside, is_mixture, passing_bytes
+from autoplan.cost.operators.operator_seconds import lookups_of
 from autoplan.cost.prices import COPYING, layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block
@@ -101,6 +103,20 @@ class Walk:
 
     def bytes(self, at: Located) -> int:
         return layout_bytes(self.types[at[0]], at[1], self.mesh)
+
+    def gradient_bytes(self, at: Located) -> int:
+        """Of a value's gradient: as many, but of tables whose looked-up rows alone have one."""
+        return self.by_rows.get(at[0]) or self.bytes(at)
+
+    @cached_property
+    def by_rows(self) -> dict[str, int]:
+        """Bytes of these tables' gradients, by name."""
+        found = {}
+        for name, strategy in self.choice.strategies:
+            operator = self.operators[name]
+            if operator.rule.cost == "lookups" and (traffic := lookups_of(operator, strategy, self.mesh)).sparse:
+                found[operator.node.operands[0]] = traffic.gradient_bytes()
+        return found
 
     def storage(self, at: Located) -> int:
         """Of a value; those that enter have one each, whatever layout they are asked in without having been moved."""

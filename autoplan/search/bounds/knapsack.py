@@ -147,7 +147,8 @@ def ranks_of(
     chain, uses = stage_model.chain, Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
-    states = least_of_blocks(known, "owned") * least_share(stage_model.data, stage_model.states, stage_model.candidate)
+    by_rows, candidate = bool(stage_model.chain.untouched.any()), stage_model.candidate
+    states = least_of_blocks(known, "owned") * least_share(stage_model.data, stage_model.states, candidate, by_rows)
     states = states + least_of_blocks(known, "frozen_owned")
     flight, prices = np.array(flights(stage_model), dtype=float), known.rates
     names = ("working", "parameters", "gathered_frozen", "inputs", "outputs")

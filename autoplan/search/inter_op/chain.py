@@ -29,7 +29,7 @@ class Chain:
     parameters   bytes of those that are trained
     owned        the same, each divided among the segments of a stage that may read it: of any of a rank's segments no
                  more than they hold
-    elsewhere    of ``parameters``, as in ``SegmentBytes``
+    elsewhere, untouched   of ``parameters``, as in ``SegmentBytes``
     frozen, frozen_owned  of the others what stays on the device between uses, and that divided likewise
     gathered_frozen  bytes of these where they stand whole only while they are used
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
@@ -57,6 +57,7 @@ class Chain:
     parameters: np.ndarray
     owned: np.ndarray
     elsewhere: np.ndarray
+    untouched: np.ndarray
     frozen: np.ndarray
     frozen_owned: np.ndarray
     gathered_frozen: np.ndarray
@@ -148,7 +149,8 @@ def chain_of(
     sizes, others = ([sum(part.values()) for part in parts] for parts in parameters_of(blocks))
     waits_f = [data.exposed_forward_s(b.forward_s, b.parameters, b.frozen) for b in blocks]
     waits_b = [data.exposed_backward_s(b.backward_s, b.parameters, b.frozen) if training else 0.0 for b in blocks]
-    added = [data.added_s(p) if training and p else 0.0 for p in sizes]
+    summed = [size - block.untouched for size, block in zip(sizes, blocks, strict=True)]
+    added = [data.added_s(p) if training and p else 0.0 for p in summed]
     copies = [data.copies_s(*pair) for pair in zip(sizes, others, strict=True)]
     if training and uses[order[-1]] == 1:
         head = blocks[order[-1]]
@@ -178,6 +180,7 @@ def chain_of(
         parameters=along(sizes),
         owned=held.owned(candidate.pp),
         elsewhere=data.elsewhere * held.dense(data.wide).bytes,
+        untouched=along(b.untouched for b in blocks),
         frozen=frozen,
         frozen_owned=held_frozen.owned(candidate.pp, frozen, ties),
         gathered_frozen=along(others) * (data.zero == 3),

@@ -166,8 +166,13 @@ def shard_share(data: DataAxis, states: float) -> float:
     return data.sharded * data.shard_share + data.states_share(states) if data.zero else 0.0
 
 
-def least_share(data: DataAxis, states: float, candidate: Candidate) -> float:
-    """No parameter takes fewer bytes for each of its own, be it dense or an expert, when most is in flight."""
+def least_share(data: DataAxis, states: float, candidate: Candidate, by_rows: bool) -> float:
+    """No parameter takes fewer bytes for each of its own, be it dense or an expert, when most is in flight.
+
+    by_rows  some have gradients of looked-up rows alone
+    """
+    if by_rows:
+        return data.parameter_share + data.states_share(states)
     turns = in_one_round(candidate.schedule, candidate.pp, candidate.microbatches)
     standing = WAITING if turns else ACCUMULATING
     whole = data.parameter_share + data.states_share(states) + data.gradient_shares[standing]

@@ -72,7 +72,7 @@ def rank_peak(stage_model: StageModel, stages: Sequence[StageChoice], rank: int,
     pp = stage_model.candidate.pp
     parts = [stage_peaks(stage_model, stage, rank + k * pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
-        total, elsewhere = account.once(whole).item(), account.elsewhere_once(whole).item()
+        total, elsewhere = account.touched(whole).item(), account.elsewhere_once(whole).item()
         moments = [with_messages(moment, ahead) for moment in running(stage_model, stages, rank, parts)]
         alone, unit = (
             max(float(column[s.first : s.last].max()) for s in stages)
@@ -135,7 +135,7 @@ def stage_peaks(stage_model: StageModel, stage: StageChoice, number: int, count:
     back = (whole_backward if data.scatters_each else whole_adding, whole_backward)
     moments = (np.maximum(live - entered + beside, rerun) + behind + returned for live in back)
     adding, first = (before + np.maximum(moment, ended) for moment in moments)
-    own = (chain.parameters - chain.elsewhere * data.scatters_each)[run] * data.prices.stored
+    own = (chain.parameters - chain.untouched - chain.elsewhere * data.scatters_each)[run] * data.prices.stored
     after = own[::-1].cumsum()[::-1] - own
     once = tuple(zip(after.tolist(), first.tolist(), strict=True))
     flight = float((kept + entry).sum() + constants)

@@ -37,8 +37,7 @@ from autoplan.search.inter_op.recomputation import prefix, range_max
 
 BESIDE = np.array([1.0, 0.0, 1.0, 0.0])
 """Whether what lies in buckets stands beside what ``gradient_shares`` counts, by what stands of gradients."""
-LARGEST = ("constants", "working", "gathered", "alone")
-"""Columns of which a stage has the largest of its segments."""
+LARGEST = ("constants", "working", "gathered", "alone")  # columns of which a stage has the largest of its segments
 Tie = tuple[tuple[int, ...], float]
 """The segments that read one parameter, and its bytes."""
 Summed = tuple[str, ...]
@@ -51,17 +50,17 @@ class StageBytes:
 
     parameters          of its segments, one that several read as often as they do
     elsewhere           of these, what ZeRO has along the experts' axis on other ranks
-    bucketed            bytes of gradients that lie in buckets, as in ``SegmentBytes``
+    untouched, bucketed   as in ``SegmentBytes``
     frozen              what stays on the device of parameters that aren't trained, likewise as often as they are read,
                         and what compression keeps of gradients
     reads               [ties, …] how many of its segments read each tied parameter
-    flight, buffers     as in the module's docstring
-    working, gathered, again   the transients
+    flight, buffers     as in the module's docstring; working, gathered, again: the transients
     alone               what of ``update`` a segment takes by itself
     """
 
     parameters: np.ndarray
     elsewhere: np.ndarray
+    untouched: np.ndarray
     bucketed: np.ndarray
     frozen: np.ndarray
     reads: np.ndarray
@@ -84,7 +83,7 @@ class StageBytes:
             return part.reshape(-1, ranks, *part.shape[1:])
 
         parts = {name: dealt(getattr(self, name)) for name in self.__dataclass_fields__ if name != "reads"}
-        summed = ("parameters", "elsewhere", "bucketed", "frozen", "flight")
+        summed = ("parameters", "elsewhere", "untouched", "bucketed", "frozen", "flight")
         whole = {n: part.sum(axis=0) if n in summed else part.max(axis=0) for n, part in parts.items()}
         reads = np.array([dealt(part).sum(axis=0) for part in self.reads]).reshape(-1, *whole["flight"].shape)
         return StageBytes(**whole, reads=reads)
@@ -97,20 +96,19 @@ class SegmentBytes:
     parameters          that are trained, in the dtype in which they are used
     elsewhere           of these, what ZeRO has on other ranks along the axes that split experts (``DataAxis.wide``):
                         of dense weights, which it shards over these too
+    untouched           of the first, rows of tables that have no gradient, for a step doesn't look them up
     bucketed            bytes of shards of gradients that are summed over another axis beside fully_shard: they lie in
                         buckets, which stay from step to step
     frozen              of the others what stays on the device between uses; of gradients what compression keeps
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
-    constants           for each microbatch in flight, the largest of a stage's
-    working, gathered   the largest of a rank's
+    constants           for each microbatch in flight, the largest of a stage's; working, gathered: of a rank's
     alone               what its largest parameter takes whose update is computed by itself, or its gradients on their
                         way to their shards
     message, unkept     at the border in front of each segment, nothing in front of the first: a message over it, and
                         what of it the segment itself doesn't keep for its backward
     repeated            whether its block repeats, so that it may be recomputed
-    ties                parameters that several segments read
-    ties_elsewhere, ties_frozen  of each of these what is elsewhere, and what of ``frozen``
+    ties, ties_elsewhere, ties_frozen   parameters that several segments read; of each what is elsewhere or ``frozen``
     messages            that a rank has at once
     state_share, update_share  bytes of states, and of what the optimizer makes at once, per byte of parameters
     shard_share         of the first, what ZeRO shards: there is none of it of what is elsewhere
@@ -121,6 +119,7 @@ class SegmentBytes:
 
     parameters: np.ndarray
     elsewhere: np.ndarray
+    untouched: np.ndarray
     bucketed: np.ndarray
     frozen: np.ndarray
     kept: np.ndarray
@@ -159,7 +158,7 @@ class SegmentBytes:
         """Of the first 0, 1, … segments; "full" and "part" of what recomputation saves of those that may be."""
         places = self.repeated.astype(bool)
         saved = {"full": (self.kept - self.inputs)[places], "part": (self.kept - self.selective)[places]}
-        names = ("parameters", "elsewhere", "bucketed", "frozen", "kept")
+        names = ("parameters", "elsewhere", "untouched", "bucketed", "frozen", "kept")
         columns = {name: getattr(self, name) for name in names} | saved
         return {name: prefix(column) for name, column in columns.items()}
 
@@ -201,6 +200,7 @@ class SegmentBytes:
         return StageBytes(
             parameters=sums["parameters"][last] - sums["parameters"][first],
             elsewhere=sums["elsewhere"][last] - sums["elsewhere"][first],
+            untouched=sums["untouched"][last] - sums["untouched"][first],
             bucketed=sums["bucketed"][last] - sums["bucketed"][first],
             frozen=sums["frozen"][last] - sums["frozen"][first],
             reads=self.readers[:, last] - self.readers[:, first],
@@ -213,6 +213,10 @@ class SegmentBytes:
     def once(self, held: StageBytes) -> np.ndarray:
         """Bytes of trained parameters, one that several segments read counted once."""
         return without_ties(held.parameters, held, [size for _, size in self.ties])
+
+    def touched(self, held: StageBytes) -> np.ndarray:
+        """Of these what a step makes gradients of."""
+        return self.once(held) - held.untouched
 
     def elsewhere_once(self, held: StageBytes) -> np.ndarray:
         """Of these what is elsewhere."""
@@ -230,7 +234,7 @@ class SegmentBytes:
     def gradients(self, held: StageBytes, standing: int) -> np.ndarray:
         """Bytes of gradients, of which so much stands."""
         elsewhere = self.elsewhere_once(held) * self.sharded_gradients[standing]
-        return self.once(held) * self.gradient_shares[standing] - elsewhere + held.bucketed * BESIDE[standing]
+        return self.touched(held) * self.gradient_shares[standing] - elsewhere + held.bucketed * BESIDE[standing]
 
     def gradients_at(self, each: StageBytes, whole: StageBytes, standing: np.ndarray) -> np.ndarray:
         """[ranks, moments, many] of stages [v·d, many], or of one such column; where all is alike of one moment.
@@ -241,8 +245,8 @@ class SegmentBytes:
         ranks, _, count = standing.shape
         if (standing == standing[0, 0, 0]).all():  # a parameter that several stages of a rank read has one gradient
             return self.gradients(whole, int(standing[0, 0, 0])).reshape(ranks, 1, -1)
-        parts = (part.reshape(count, ranks, -1) for part in (self.once(each), self.elsewhere_once(each), each.bucketed))
-        once, elsewhere, bucketed = (part.swapaxes(0, 1) for part in parts)
+        parts = (self.touched(each), self.elsewhere_once(each), each.bucketed)
+        once, elsewhere, bucketed = (part.reshape(count, ranks, -1).swapaxes(0, 1) for part in parts)
         found = self.gradient_shares[standing] @ once - self.sharded_gradients[standing] @ elsewhere
         return np.asarray(found + BESIDE[standing] @ bucketed)
 
@@ -256,7 +260,7 @@ class SegmentBytes:
 
     def update(self, held: StageBytes) -> np.ndarray:
         """What stands then beside states."""
-        return np.maximum((self.once(held) - self.elsewhere_once(held)) * self.update_share, held.alone)
+        return np.maximum((self.touched(held) - self.elsewhere_once(held)) * self.update_share, held.alone)
 
     def shared_by(self, ranks: int) -> np.ndarray:
         """[3, ranks]: bytes of tied parameters that its segments may read again, at most, of these what is elsewhere,
@@ -305,7 +309,7 @@ class HeldParameters:
     @cached_property
     def whole(self) -> dict[str, HeldParameters]:
         """By axis that may split experts, those that are whole along it: their gradients are summed over it."""
-        return {axis: self.those(partial(among, axis)) for axis in (EXPERT, *CONTEXTS)}
+        return {axis: self.those({axis}.issubset) for axis in (EXPERT, *CONTEXTS)}
 
     def dense(self, wide: tuple[str, ...]) -> HeldParameters:
         """Those that are whole along the axes that split experts; all where none does."""
@@ -394,7 +398,3 @@ class HeldParameters:
             again = [place - first for place in places if first <= place < last][1:]
             found[again] -= size
         return found
-
-
-def among(axis: str, summed: Summed) -> bool:
-    return axis in summed

@@ -103,24 +103,22 @@ class StageModel:
         ties, others = chain.held.ties, chain.held_frozen.ties
         left, left_ties = kept_beside(data, chain.held)
         return SegmentBytes(
-            parameters=chain.parameters, elsewhere=chain.elsewhere, bucketed=chain.held.bucketed(data),
-            frozen=chain.frozen + left,
-            kept=chain.kept, inputs=chain.inputs, selective=chain.selective, rebuilt=chain.rebuilt,
-            constants=chain.constants, working=chain.working, gathered=gathered_bytes(data, chain),
-            alone=np.maximum(self.alone, data.beside_update(chain.parameters)), repeated=chain.repeated,
-            message=np.append(0.0, border_bytes(chain)),
+            parameters=chain.parameters, elsewhere=chain.elsewhere, untouched=chain.untouched,
+            bucketed=chain.held.bucketed(data), frozen=chain.frozen + left, kept=chain.kept, inputs=chain.inputs,
+            selective=chain.selective, rebuilt=chain.rebuilt, constants=chain.constants, working=chain.working,
+            gathered=gathered_bytes(data, chain), repeated=chain.repeated, at_once=at_once(data, chain),
+            alone=np.maximum(self.alone, data.beside_update(chain.parameters)),
+            message=np.append(0.0, border_bytes(chain)), messages=message_buffers(candidate),
             unkept=np.append(0.0, np.maximum(chain.inputs - chain.kept_inputs, 0.0)[1:]),
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
             ties_frozen=(*left_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
-            messages=message_buffers(candidate),
             state_share=data.parameter_share + data.states_share(self.states),
             update_share=float(self.updates(1.0, 0.0)),
             shard_share=shard_share(data, self.states),
             gradient_shares=np.array(data.gradient_shares),
             sharded_gradients=np.array(data.sharded_gradients),
             stashed=held_between_steps(*sizes, chain.held.joins_ends, data.gradient_shares[ACCUMULATING]),
-            at_once=at_once(data, chain),
         )
 
     @cached_property
@@ -195,7 +193,8 @@ class StageModel:
     @cached_property
     def alone(self) -> np.ndarray:
         """[segments] bytes that the optimizer makes at once for the largest parameter that it updates by itself."""
-        held, wide, largest = self.chain.held, self.data.wide, self.chain.held.largest
+        held, wide, chain = self.chain.held, self.data.wide, self.chain
+        largest = np.minimum(held.largest, chain.parameters - chain.untouched)
         standing = self.whole.standing_bytes(largest, self.data) if self.whole is not None else 0.0
         if wide:
             experts, dense = held.those(lambda axes: wide[0] not in axes), held.dense(wide)
@@ -299,6 +298,7 @@ class StageModel:
         beside_s, early_s = self.data.beside_s(sums, units, backward_s)
         summed_s = beside_s - early_s + self.tied_s(at)
         elsewhere = float(self.data.elsewhere * self.chain.held.dense(self.data.wide).first_read(at).sum())
+        elsewhere += float(self.chain.untouched[slice(*at)].sum())  # is updated by nobody
         updated = (parameters - elsewhere) * self.data.optimizer_share * self.data.updated
         local_s = self.data.copies_once_s(parameters, parameters - sum(sum(unit.values()) for unit in units))
         local_s += self.data.prices.cold_s(COPY * sum(sums.values()))

@@ -34,6 +34,7 @@ the axis over which a named system gathers it (``System.gathered``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,7 +43,10 @@ import numpy as np
 
 from autoplan.cost import Prices
 from autoplan.cost.operators.kept_beside import bytes_beside
+from autoplan.cost.operators.lookups import traffic_of
+from autoplan.cost.operators.sparse_rows import is_sparse
 from autoplan.cost.prices import layout_bytes
+from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.chunked import ChunkedArcs
@@ -237,7 +241,21 @@ def stored(form: OperatorInputs, decision: Decision, microbatches: int = 0) -> G
         time_s = [count * form.prices.stored_at_least_s(kind, layout, microbatches) for layout in layouts]
     else:
         time_s = [form.prices.stored_s(kind, layout, count) for layout in layouts]
-    return Group(decision.key, decision.options, np.array(time_s), state, np.zeros(len(layouts)))
+    touched = [touched_share(form, kind, layout) for layout in layouts]
+    return Group(decision.key, decision.options, np.array(time_s) * touched, state, np.zeros(len(layouts)))
+
+
+def touched_share(form: OperatorInputs, kind: TensorType, layout: Layout) -> float:
+    """Of a parameter's bytes those that a step updates: all, but of tables that are split those of looked-up rows."""
+    ways = math.prod(form.mesh.size(axis) for axes in layout.dims for axis in axes)
+    operators = (operator for block in form.operators for operator in block.values() if ways > 1)
+    for operator in operators:
+        if is_sparse(operator.node) and operator.operands[0] == kind:
+            rows = operator.node.type.shape[0] // ways
+            tables, boxes = operator.node.args[3:5]
+            found = traffic_of(tables, boxes, kind.elements, ways, rows, kind.dtype, sparse=True)
+            return min(1.0, found.gradient_bytes() * ways / kind.bytes)
+    return 1.0
 
 
 def working_bytes(form: OperatorInputs, problem: Problem) -> list[np.ndarray]:

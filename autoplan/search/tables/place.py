@@ -1,13 +1,14 @@
 """Which device has which table: an assignment of least seconds under each device's memory limit, by ILP.
 
 A table is placed whole on one device, by its rows over all of them, by its columns, or replicated: every device looks
-up its own rows of the batch, and gradients are summed. Each device has three loads, which are priced by what the
+up its own rows of the batch, and gradients are summed. Each device has some loads, which are priced by what the
 fullest one carries, since all wait for it:
 
     seconds = max reads · s/byte  +  max vectors · s/byte  +  max elements · s/element  +  summed elements · s/element
 
 reads are random ones of rows, vectors what a device sends back (a table split by rows sends whole vectors from every
-device), elements what it stores, fills with zeros and updates, summed those of what is replicated. torchrec's planner
+device), elements what it stores, fills with zeros and updates, summed those of what is replicated. Where gradients are
+of looked-up rows alone it fills and updates these in the place of all elements that it stores. torchrec's planner
 has the same ways and loads (Ivchenko et al. 2022, "TorchRec: a PyTorch domain library for recommendation systems").
 """
 
@@ -40,12 +41,14 @@ class Load:
     reads     bytes read at random for one step's batch
     vectors   bytes sent back, forward and, as gradients, backward
     summed    of the elements those whose gradients are summed over all devices
+    updated   of the elements of parts those of rows that one step looks up, at most
     """
 
     elements: float = 0.0
     reads: float = 0.0
     vectors: float = 0.0
     summed: float = 0.0
+    updated: float = 0.0
 
     def __add__(self, other: Load) -> Load:
         return Load(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Load)))
@@ -60,12 +63,15 @@ class Rates:
     per_vector_byte_s: float
     per_summed_s: float = 0.0
     most_elements: float = math.inf
+    per_updated_s: float = 0.0
 
     @property
     def each(self) -> Mapping[str, float]:
         """By a load's name."""
-        names = (self.per_element_s, self.per_read_byte_s, self.per_vector_byte_s, self.per_summed_s)
-        return dict(zip((f.name for f in fields(Load)), names, strict=True))
+        rates = (
+            self.per_element_s, self.per_read_byte_s, self.per_vector_byte_s, self.per_summed_s, self.per_updated_s,
+        )  # fmt: skip
+        return dict(zip((f.name for f in fields(Load)), rates, strict=True))
 
     def seconds(self, loads: Sequence[Load]) -> float:
         return sum(rate * max(getattr(load, name) for load in loads) for name, rate in self.each.items())
@@ -88,7 +94,8 @@ class Traffic:
     def load(self, table: Table, share_rows: float, columns: int, rows: int) -> Load:
         reads = self.rows * table.length * share_rows * max(columns * self.itemsize, self.sector)
         vectors = 2.0 * self.rows * table.places * columns * self.itemsize
-        return Load(rows * columns, reads, vectors)
+        updated = min(rows, self.rows * table.length) * columns
+        return Load(rows * columns, reads, vectors, updated=updated)
 
     def loads(self, table: Table, choice: Choice) -> list[Load]:
         """Of each device under a choice."""

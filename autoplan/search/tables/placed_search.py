@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.cost.operators.lookups import SECTOR_BYTES, ByteSeconds
+from autoplan.cost.operators.sparse_rows import whole_because, with_rows
 from autoplan.cost.step import optimizer_passes, optimizer_states, stored_ratio
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import Alternative, Chosen, SearchReport
@@ -34,6 +35,7 @@ def search_with_tables(
 ) -> tuple[Model, Found]:
     """The search's answer, and the model that it is of: with tables placed where that is asked for, and where nothing
     is pinned and it is quicker, or all that fits. Raises as ``search`` does."""
+    model = with_rows(model, sparse=False)  # what was so in another plan needn't be in this one
     if pinned.tensor_system == SYSTEM:
         return with_tables(model, cluster, training, pinned, asked)
     if pinned.pinned() or asked.constraints or not recommends(model):
@@ -107,43 +109,50 @@ def placed(
             f"optimizer={training.optimizer!r}", "it looks at whole parameters, and placed tables lie in one",
             f"use one of {', '.join((*ELEMENTWISE, ROWWISE))}",
         )  # fmt: skip
-    chosen = choices(model, found, cluster, training, ways)
+    names = model.parameter(found[0].parameter).names
+    sparse = not whole_because(training, pinned, ways == cluster.devices, names)
+    chosen = choices(model, found, cluster, training, ways, sparse)
     kept = [(each, choice) for each, choice in zip(found, chosen, strict=True) if choice != REPLICATED]
     tables = [each.table for each, _ in kept]
     model = grouped(model, [each for each, _ in kept], boxes_of(tables, [choice for _, choice in kept], ways))
+    model = with_rows(model, sparse)
     if pinned.micro_batch is None:
         pinned = replace(pinned, micro_batch=batch_rows(model) // (cluster.devices // ways))
     return model, pinned
 
 
 def choices(
-    model: Model, found: Sequence[FoundTable], cluster: ClusterSpec, training: Training | Inference, ways: int
-) -> tuple[Choice, ...]:
-    """One for each table; at least one table is placed."""
+    model: Model, found: Sequence[FoundTable], cluster: ClusterSpec, training: Training | Inference, ways: int,
+    sparse: bool = False,
+) -> tuple[Choice, ...]:  # fmt: skip
+    """One for each table; at least one table is placed. ``sparse``: of those gradients are of looked-up rows alone."""
     tables = [each.table for each in found]
     itemsize = DTYPE_BYTES[found[0].node.type.dtype]
     traffic = Traffic(batch_rows(model), ways, itemsize, SECTOR_BYTES)
-    rates = rates_of(model, found, cluster, training, ways)
+    rates = rates_of(model, found, cluster, training, ways, sparse)
     chosen = place(tables, traffic, rates)
     return place(tables, traffic, rates, KINDS) if all(choice == REPLICATED for choice in chosen) else chosen
 
 
 def rates_of(
-    model: Model, found: Sequence[FoundTable], cluster: ClusterSpec, training: Training | Inference, ways: int
-) -> Rates:
-    """Seconds by the cluster's prices; the memory limit less what the other parameters take."""
+    model: Model, found: Sequence[FoundTable], cluster: ClusterSpec, training: Training | Inference, ways: int,
+    sparse: bool = False,
+) -> Rates:  # fmt: skip
+    """Seconds by the cluster's prices; the memory limit less what the other parameters take. With gradients of
+    looked-up rows alone (``sparse``) what is filled and updated are these."""
     itemsize = DTYPE_BYTES[found[0].node.type.dtype]
     stored = itemsize * stored_ratio(training)
     bytes_s = ByteSeconds.of(cluster.topology(), ways, optimizer_passes(training))
     gradients = 1 if isinstance(training, Training) else 0
     computed = itemsize if stored > itemsize else 0  # beside the master
-    held = stored * (1 + gradients + optimizer_states(training)) + computed
+    held = stored * (1 + gradients * (not sparse) + optimizer_states(training)) + computed
     taken = {each.parameter for each in found}
     others = sum(p.type.elements for p in model.parameters if p.name not in taken)
     return Rates(
-        per_element_s=stored * bytes_s.stored,
+        per_element_s=0.0 if sparse else stored * bytes_s.stored,
         per_read_byte_s=bytes_s.read,
         per_vector_byte_s=bytes_s.sent,
-        per_summed_s=stored * bytes_s.summed,
+        per_summed_s=stored * (bytes_s.summed + bytes_s.stored * sparse),  # what is replicated has whole ones
         most_elements=max(0.0, WALL_SHARE * cluster.usable_bytes / held - others),
+        per_updated_s=stored * bytes_s.stored * sparse,
     )

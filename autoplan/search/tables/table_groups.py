@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.ir.graph import Block, Member, Model, Node, Parameter, Ref, Segment, TensorType, Typed, batch_rows
-from autoplan.ir.tables import Placed, Table
+from autoplan.ir.tables import LOOKUPS, Placed, Table
 
-LOOKUPS, FLAT = "autoplan.lookups", "tables"
+FLAT = "tables"
 BAG, EMBEDDING = "autoplan.embedding_bag", "aten.embedding.default"
 
 

@@ -20,6 +20,7 @@ from torch.nn import functional
 from autoplan.ir.tables import Box, Placed
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.looked_up import BoxGradient, RowGradients, distinct, rows_of
 from autoplan.runtime.ops.embedding.ranges import check_tables
 
 ALONE = MeshAxis("", 1, 0)
@@ -27,21 +28,25 @@ ALONE = MeshAxis("", 1, 0)
 
 def lookups(
     flat: Tensor, indices: Sequence[Tensor], scales: Sequence[Tensor], tables: Sequence[Sequence],
-    boxes: Sequence[Sequence],
+    boxes: Sequence[Sequence], sparse: bool = False,
 ) -> Tensor:  # fmt: skip
     """flat [N], indices [b] or [b, l] of each table, scales [b, l] of those that are scaled -> [b, columns]: what each
-    table gives for the rows of the batch, side by side in the tables' order."""
-    return _Lookups.apply(flat, Placed.of(tables, boxes, flat.numel()), ALONE, len(indices), *indices, *scales)
+    table gives for the rows of the batch, side by side in the tables' order.
+
+    sparse  the backward makes gradients of the looked-up rows alone, where a program keeps them
+    """
+    placed, into = Placed.of(tables, boxes, flat.numel()), rows_of(flat) if sparse else None
+    return _Lookups.apply(flat, placed, ALONE, into, len(indices), *indices, *scales)
 
 
 def placed_lookups(
     flat: Tensor, indices: Sequence[Tensor], scales: Sequence[Tensor], tables: Sequence[Sequence],
-    boxes: Sequence[Sequence], *, axes: Sequence[MeshAxis],
+    boxes: Sequence[Sequence], sparse: bool = False, *, axes: Sequence[MeshAxis],
 ) -> Tensor:  # fmt: skip
     """The same from this rank's part of the tables: flat S(0) [N/n], indices and scales S(0) -> S(0)."""
     (axis,) = axes
-    placed = Placed.of(tables, boxes, flat.numel() * axis.size)
-    return _Lookups.apply(flat, placed, axis, len(indices), *indices, *scales)
+    placed, into = Placed.of(tables, boxes, flat.numel() * axis.size), rows_of(flat) if sparse else None
+    return _Lookups.apply(flat, placed, axis, into, len(indices), *indices, *scales)
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,12 @@ class _Exchange:
 
 
 class _Lookups(Function):
-    """Keeps the indices that came, and what rows are multiplied by; a table's gradient is dense."""
+    """Keeps the indices that came, and what rows are multiplied by. A table's gradient is as large as it is, or goes,
+    of looked-up rows alone, past autograd ``into`` where they are kept."""
 
     @staticmethod
     def forward(
-        ctx: Any, flat: Tensor, placed: Placed, axis: MeshAxis, count: int, *given: Tensor
+        ctx: Any, flat: Tensor, placed: Placed, axis: MeshAxis, into: RowGradients | None, count: int, *given: Tensor
     ) -> Tensor:
         small = all(table.rows <= torch.iinfo(torch.int32).max for table in placed.tables)
         kind = torch.int32 if small else torch.int64  # half the bytes on their way
@@ -146,19 +152,24 @@ class _Lookups(Function):
             found, *kept = look_up(exchange.view(flat, box), box, placed, came[box.table], weights.get(box.table))
             pooled.append(found)
             saved += kept
-        ctx.exchange, ctx.shape, ctx.inputs = exchange, flat.shape, len(given)
+        ctx.exchange, ctx.shape, ctx.inputs, ctx.into = exchange, flat.shape, len(given), into
         ctx.save_for_backward(*saved)
         return exchange.join(exchange.back(pooled, flat))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        exchange = ctx.exchange
-        result = gradient.new_zeros(ctx.shape)
+        exchange, into = ctx.exchange, ctx.into
+        result = gradient.new_zeros(ctx.shape) if into is None else None
         kept: Iterator[Tensor] = iter(ctx.saved_tensors)
         for box, part in zip(exchange.own, exchange.gradients(gradient), strict=True):
-            pooling = exchange.placed.tables[box.table].pooling
-            spread(exchange.view(result, box), part, pooling, next(kept), next(kept))
-        return result, *(None for _ in range(3 + ctx.inputs))
+            pooling, rows, shares = exchange.placed.tables[box.table].pooling, next(kept), next(kept)
+            if result is not None:
+                spread(exchange.view(result, box), part, pooling, rows, shares)
+            else:
+                into.add(box.start - exchange.first, looked_up(box, part, pooling, rows, shares))
+        if into is not None:
+            into.axis = exchange.axis
+        return result, *(None for _ in range(4 + ctx.inputs))
 
 
 def share_of(placed: Placed, table: int, indices: Tensor, dtype: torch.dtype) -> Tensor:
@@ -170,7 +181,8 @@ def share_of(placed: Placed, table: int, indices: Tensor, dtype: torch.dtype) ->
 def look_up(
     weight: Tensor, box: Box, placed: Placed, indices: Tensor, shares: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What a box gives for indices [b, l], [b, places·columns]; and what its gradient needs, rows and their shares.
+    """What a box gives for indices [b, l], [b, places·columns]; and what its gradient needs (``spread``), rows [b, l]
+    and their shares.
 
     shares  [b, l], what rows are multiplied by; None: nothing but what is left out
     """
@@ -188,17 +200,28 @@ def look_up(
 
 
 def bag_max(weight: Tensor, local: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each bag the greatest in each column, 0 where none counts; the row it came from, and whether one did."""
+    """Of each bag the greatest in each column, 0 where none counts; its rows, and which of them [b, columns] it came
+    from, -1 where none counts."""
     rows = weight[local].masked_fill(~counts.unsqueeze(-1), float("-inf"))
     values, places = rows.max(1)
-    some = counts.any(-1, keepdim=True)
-    return values.masked_fill(~some, 0.0), local.gather(1, places), some.to(weight.dtype)
+    none = ~counts.any(-1, keepdim=True)
+    return values.masked_fill(none, 0.0), local, places.masked_fill(none, -1)
+
+
+def looked_up(box: Box, gradient: Tensor, pooling: str, rows: Tensor, shares: Tensor) -> BoxGradient:
+    """A box' gradient, of the rows that were looked up."""
+    found, slots = distinct(rows.reshape(-1), box.rows)
+    values = gradient.new_zeros(len(found), box.columns)
+    spread(values, gradient, pooling, slots.view(rows.shape), shares)
+    return BoxGradient(box.rows, found, values)
 
 
 def spread(weight: Tensor, gradient: Tensor, pooling: str, rows: Tensor, shares: Tensor) -> None:
-    """Adds a box' gradient to the zeros of its place: of each row [.., columns] that was looked up its share."""
+    """Adds a box' gradient to the zeros of its place: of each row [.., columns] that was looked up its share. Of a
+    maximum ``shares`` are the places where it was found."""
     if pooling == "max":
-        weight.scatter_add_(0, rows, gradient * shares)
+        none = shares < 0
+        weight.scatter_add_(0, rows.gather(1, shares.masked_fill(none, 0)), gradient.masked_fill(none, 0.0))
         return
     gradient = gradient.view(*rows.shape, -1) if pooling == "none" else gradient.unsqueeze(1)
     for place in range(rows.shape[1]):  # one index of each bag at a time: all at once are as many rows as were read
