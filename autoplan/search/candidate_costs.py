@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from autoplan.cost import Device
 from autoplan.cost.gathered_optimizer import WholeCost, whole_cost
 from autoplan.cost.interleaved import SENDING, InterleavedSchedule, is_interleaved
-from autoplan.cost.operators.sparse_rows import has_rows
 from autoplan.cost.step import (
     in_one_pass,
     looks_at_all,
@@ -157,7 +156,7 @@ class CandidateCosts:
         stage_model = self.stage_model(candidate, self.operators.fastest(candidate))
         flight = float(max(stage_model.in_flight)) if self.operators.prepared.training else 0.0
         share = parameter_share(stage_model.data, stage_model.states)
-        if has_rows(self.operators.prepared.model):  # whose account counts those of others
+        if self.operators.prepared.by_rows:  # whose account counts those of others
             share -= stage_model.data.gradient_shares[SENDING]
         held = HeldBytes(share, flight)
         return self.operators.joint(candidate, held, together)

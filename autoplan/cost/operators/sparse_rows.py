@@ -72,11 +72,6 @@ def with_rows(model: Model, sparse: bool) -> Model:
     return replace(model, blocks=tuple(blocks))
 
 
-def has_rows(model: Model) -> bool:
-    """Whether a parameter of the model has such gradients."""
-    return any(is_sparse(node) for block in model.blocks for node in block.nodes)
-
-
 def is_sparse(node: Node) -> bool:
     """Whether it looks tables up whose gradients are of rows."""
     return node.op == LOOKUPS and bool(dict(node.kwargs).get(SPARSE))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoplan.cost.interleaved import is_interleaved, least_held, least_interleaved_slots
-from autoplan.cost.operators.sparse_rows import has_rows
 from autoplan.cost.step import (
     Sharing,
     held_microbatches,
@@ -67,7 +66,7 @@ def least_bytes(operators: OperatorProblems, candidate: Candidate, training: Tra
     sizes, ways = operators.sizes, candidate.stage_devices * candidate.microbatches
     prices = operators.prices(tensor_mesh(candidate.mesh), candidate.schedule)
     data = data_axis(candidate, prices, optimizer_states(training))
-    share = least_share(data, optimizer_states(training), candidate, has_rows(operators.prepared.model))
+    share = least_share(data, optimizer_states(training), candidate, bool(operators.prepared.by_rows))
     states = sizes.parameters * share + sizes.frozen * data.frozen_share(data.wide)
     states /= candidate.operator_ways * candidate.pp
     if is_interleaved(candidate.schedule):

@@ -44,7 +44,6 @@ import numpy as np
 from autoplan.cost import Prices
 from autoplan.cost.operators.kept_beside import bytes_beside
 from autoplan.cost.operators.lookups import traffic_of
-from autoplan.cost.operators.sparse_rows import is_sparse
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout
@@ -248,9 +247,8 @@ def stored(form: OperatorInputs, decision: Decision, microbatches: int = 0) -> G
 def touched_share(form: OperatorInputs, kind: TensorType, layout: Layout) -> float:
     """Of a parameter's bytes those that a step updates: all, but of tables that are split those of looked-up rows."""
     ways = math.prod(form.mesh.size(axis) for axes in layout.dims for axis in axes)
-    operators = (operator for block in form.operators for operator in block.values() if ways > 1)
-    for operator in operators:
-        if is_sparse(operator.node) and operator.operands[0] == kind:
+    for operator in form.prepared.by_rows:
+        if operator.operands[0] == kind and ways > 1:
             rows = operator.node.type.shape[0] // ways
             tables, boxes = operator.node.args[3:5]
             found = traffic_of(tables, boxes, kind.elements, ways, rows, kind.dtype, sparse=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autoplan.cost import Operator, Prices, operators_of
+from autoplan.cost.operators.sparse_rows import is_sparse
 from autoplan.ir.graph import Model, Node, TensorType
 from autoplan.ir.layout import R, State
 from autoplan.ir.mesh import MICROBATCH, Mesh
@@ -49,6 +50,11 @@ class Prepared:
     def many(self) -> int:
         """Operators of all blocks."""
         return sum(len(own) for own in self.operators)
+
+    @cached_property
+    def by_rows(self) -> tuple[Operator, ...]:
+        """Look-ups in tables whose gradients are of looked-up rows alone."""
+        return tuple(each for own in self.operators for each in own.values() if is_sparse(each.node))
 
     def whole(self, node: Node) -> AxisStrategy:
         """A constant on an axis that doesn't split the batch: whole on every rank."""
