@@ -166,6 +166,6 @@ def added_up(
 
 def each_choice(rows: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Each row by its expert's matrix, [rows, o]: index [rows], weight [experts, o, h]. Zeros where it has none."""
-    settings = ("x", False, False, False)
+    settings = ("x", False, False, False, False)
     ones, index = rows.new_ones(rows.shape[0], 1), index.reshape(-1, 1)
     return torch.ops.autoplan.experts(rows, index, ones, [], weight, [], *settings)[0]

@@ -112,7 +112,7 @@ def test_what_cannot_be_asked_is_named(plan: Plan, change: dict, kind: type[Auto
 def test_what_a_plan_says_of_itself_is_that_plan() -> None:
     """Some of its blocks recompute, and not all alike: ``parallelism`` pinned leaves that to the search again."""
     model = llama(batch=8, seq=256, hidden=64, ffn=192, vocab=256, layers=6)
-    cluster, pinned = ClusterSpec.parse("1x1 h100-sxm 0.064GB"), Parallelism(micro_batch=8)
+    cluster, pinned = ClusterSpec.parse("1x1 h100-sxm 0.06GB"), Parallelism(micro_batch=8)
     found = search(model, cluster, Training(), pinned, (), "fast")
     first = Plan(PlanRecord(cluster, Training(), model, *found, None))
     assert 0 < sum(stage.recompute + stage.selective for stage in first.record.chosen.stages) < 6

@@ -79,7 +79,7 @@ def by_hand(costs: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndarr
                 kept = sum(bytes_of[kind][n] for n, kind in held[k]) + max(m.constants[n] for n, _ in held[k])
                 total += count * (kept + (m.unkept[held[k][0][0]] if k else 0.0))
             moments[rank, number] = total
-        updating = sum(m.parameters[here] - m.elsewhere[here]) * m.update_share
+        updating = sum(m.parameters[here] - m.untouched[here] - m.elsewhere[here]) * m.update_share
         left = gradients_by_hand(p, held, mine, p.interleaved.emptied)
         emptied.append(states + left + max(updating, max(m.alone[here])))
     return spent, moments, np.array(emptied)
@@ -91,7 +91,8 @@ def gradients_by_hand(
     m, total = p.memory, 0.0
     for state, k in zip(standing.tolist(), mine, strict=True):
         for n, _ in held[k]:
-            total += m.parameters[n] * m.gradient_shares[state] - m.elsewhere[n] * m.sharded_gradients[state]
+            touched = m.parameters[n] - m.untouched[n]
+            total += touched * m.gradient_shares[state] - m.elsewhere[n] * m.sharded_gradients[state]
             total += m.bucketed[n] * (state in (WAITING, ACCUMULATING))
     return total
 

@@ -38,9 +38,8 @@ from autoplan.solver.arrays import ArrayProgram
 EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
 BYTES = (
-    "parameters", "elsewhere", "bucketed", "frozen", "kept", "inputs", "selective", "rebuilt", "constants", "working",
-    "gathered",
-    "alone", "message", "unkept", "repeated",
+    "parameters", "elsewhere", "untouched", "bucketed", "frozen", "kept", "inputs", "selective", "rebuilt", "constants",
+    "working", "gathered", "alone", "message", "unkept", "repeated",
 )  # fmt: skip
 
 
@@ -138,9 +137,10 @@ class PartitionMilp:
         memory = costs.memory
         self.of["states"] = self.of["parameters"] * memory.state_share - self.of["elsewhere"] * memory.shard_share
         self.of["states"] += self.of["frozen"]
-        self.of["updated"] = (self.of["parameters"] - self.of["elsewhere"]) * memory.update_share
+        touched = self.of["parameters"] - self.of["untouched"]
+        self.of["updated"] = (touched - self.of["elsewhere"]) * memory.update_share
         shares = memory.gradient_shares[:, None], memory.sharded_gradients[:, None]
-        self.gradients = shares[0] * self.of["parameters"] - shares[1] * self.of["elsewhere"]
+        self.gradients = shares[0] * touched - shares[1] * self.of["elsewhere"]
         self.gradients += BESIDE[:, None] * self.of["bucketed"]
         self.tied, elsewhere, frozen = memory.shared_by(costs.ranks)
         self.tied_gradients = shares[0] * self.tied - shares[1] * elsewhere
