@@ -33,6 +33,7 @@ EXPERT_DROPPING = ("order", "score")
 TRAINED = {"statistics": STATISTICS, "randomness": RANDOMNESS, "expert_dropping": EXPERT_DROPPING}
 """What fields of Training may be."""
 SHAPES = ("constant", "linear", "cosine")
+MOVING = ("weight_decay", "momentum")  # options by which an update moves elements without a gradient
 SET_RATES = {"OneCycleLR": "its max_lr", "CyclicLR": "its base_lr and max_lr"}
 """Schedules that read no learning rate but their own options."""
 WATCHES = "ReduceLROnPlateau"

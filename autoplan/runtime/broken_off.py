@@ -62,10 +62,12 @@ class BrokenOff:
 
 @torch.no_grad()
 def versions(optimizer: Optimizer) -> list[int]:
-    """How often each state of a parameter was written, or the parameter where it has none: a rule writes to its state
-    before. No operator runs: a DTensor's part is a view of its own where gradients are followed, and of a parameter."""
+    """How often each parameter and each of its states was written. No operator runs: of a DTensor that has a state its
+    part isn't looked at, for that is a view of its own. What writes to such a part past the DTensor writes to its state
+    before; a state that the rule no longer uses (a momentum that was set to 0) isn't written."""
     given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     parameters = [parameter for parameter in given if not optimizer.state.get(parameter)]
     states = [value for state in optimizer.state.values() for value in state.values()]
     tensors = [value for value in (*parameters, *states) if isinstance(value, Tensor)]
-    return [(x.to_local() if isinstance(x, DTensor) else x)._version for x in tensors]
+    parts = [(x.to_local() if isinstance(x, DTensor) else x)._version for x in tensors]
+    return [*(parameter._version for parameter in given), *parts]

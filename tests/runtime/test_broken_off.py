@@ -171,3 +171,17 @@ def operators_of_an_update(rank: int, world: int) -> list[int]:
 def test_what_an_update_has_written_is_known_without_an_operator(pool: RankPool) -> None:
     for operators, before, after in pool.run(operators_of_an_update):
         assert operators == 0 and after > before
+
+
+def test_a_rule_that_no_longer_writes_its_state_is_known_by_the_parameter() -> None:
+    """As where a schedule has set a momentum to 0."""
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], 0.1, momentum=0.9)
+    parameter.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.param_groups[0]["momentum"] = 0.0
+    broken = BrokenOff(alone=True)
+    broken.update(optimizer)
+    before = broken.before
+    optimizer.step()
+    assert sum(broken.versions()) > sum(before)

@@ -326,7 +326,7 @@ class Grouped:
     def rebuilt_bytes(self, itemsize: int, score_bytes: int) -> float:
         """Of one chunk what stands in a backward that computes again what wasn't kept: not what the experts gave, but
         the gradient of what gave it, without the scores."""
-        each = (self.first + 1) * self.inner * itemsize + score_bytes + 2 * PLACE_BYTES
+        each = (max(1, self.first) + 1) * self.inner * itemsize + score_bytes + 2 * PLACE_BYTES
         return self.rows * self.experts / self.chunks * each
 
     def passing_bytes(self, itemsize: int, wide: int, tokens: float = 0.0) -> tuple[float, float, float]:
@@ -342,11 +342,11 @@ class Grouped:
         """
         each = self.rows * self.experts / self.chunks * itemsize
         made = (self.activation.calls - self.activation.kept) * self.inner
-        inner, rest = made + (1 + self.activation.read) * self.inner, self.first * self.inner
+        inner, rest = made + (1 + self.activation.read) * self.inner, max(1, self.first) * self.inner
         scaled = (each / itemsize + tokens) * wide * self.out
         forward = max(each * self.hidden, each * made, scaled)
-        summed = max(2 * each, each + tokens * itemsize) * self.hidden
-        before = each * (self.hidden + 2 * self.out) + max(each * inner, each * rest + summed)
+        summed = (max(2 * each, each + tokens * itemsize) if self.first else tokens * itemsize) * self.hidden
+        before = each * (self.hidden + 2 * self.out) + max(each * inner, each * rest + max(summed, each * self.out))
         return forward, before, each * (self.hidden + self.out + rest)
 
     def product_s(self, wide: int, deep: int, dtype: str, device: Device) -> float:

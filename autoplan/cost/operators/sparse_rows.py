@@ -19,7 +19,7 @@ from typing import Any
 
 from autoplan.ir.graph import Model, Node
 from autoplan.ir.tables import LOOKUPS, SPARSE
-from autoplan.option_values import ROWWISE, SET_RATES
+from autoplan.option_values import MOVING, ROWWISE, SET_RATES
 from autoplan.options import Inference, Parallelism, Training
 
 ON_DEVICE = (None, "none", "activations")  # values of ``offload`` that leave parameters and their states there
@@ -56,7 +56,7 @@ def moving_all(training: Training, names: Sequence[str]) -> str:
     beside = len(training.optimizers) > 1
     if how.optimizer not in (ROWWISE, "sgd") and (how.optimizer != "adagrad" or beside):
         return f"{how.optimizer} moves rows that have none" + " beside other optimizers" * (how.optimizer == "adagrad")
-    for name in ("weight_decay", "momentum"):
+    for name in MOVING:
         if given.get(name):
             return f"{name}={given[name]!r} moves rows that have none"
     if how.optimizer == "adagrad" and given.get("eps") == 0:

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from autoplan.errors import InputsError
+from autoplan.option_values import MOVING
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage, whole_of
 
@@ -159,9 +161,9 @@ class GatheredOptimizer(Optimizer):
         inner = kind([{**options, "params": [parameter]}])
         inner.state[parameter] = self.gathered_state(whole, parameter)
         inner.step()
+        self.keep(whole, inner.state[parameter])  # before the values: it tells that the update began
         for updated, part in zip(whole.updated, whole.parts(parameter.detach()), strict=True):
             local(updated.detach()).copy_(part)
-        self.keep(whole, inner.state[parameter])
 
     def gathered_state(self, whole: GatheredParameter | LocalParameter, like: Tensor) -> dict[str, Any]:
         """What a class keeps of a parameter, whole, as it keeps it."""
@@ -205,7 +207,21 @@ def follow_rows(optimizer: Optimizer, held: Sequence[ShardedParameter]) -> None:
     """Has each step of an optimizer update the looked-up rows of these parameters, too; of others nothing."""
     tables = [each for each in held if each.rows is not None]
     if tables:
+        optimizer.register_step_pre_hook(lambda *_: check_rows(optimizer, tables))
         optimizer.register_step_post_hook(lambda *_: update_rows(optimizer, tables))
+
+
+def check_rows(optimizer: Optimizer, tables: Sequence[ShardedParameter]) -> None:
+    """InputsError where a group's options, set since it was planned, move rows without a gradient."""
+    for each in tables:
+        _, group = group_of(optimizer, each.updated)
+        for name in MOVING:
+            if group.get(name):
+                raise InputsError(
+                    f"{name}={group[name]!r} in program.optimizer.param_groups",
+                    "it moves all rows of tables, of which this plan updates those that were looked up",
+                    f"plan with Training({name}=...), or leave it 0 (OneCycleLR and CyclicLR: cycle_momentum=False)",
+                )
 
 
 @torch.no_grad()
@@ -225,21 +241,25 @@ def group_of(optimizer: Optimizer, parameter: Tensor) -> tuple[Kind, Mapping[str
 
 
 def update_elements(kind: Kind, group: Mapping[str, Any], held: ShardedParameter, optimizer: Optimizer) -> None:
-    """One update of a table's looked-up rows by an optimizer that is there for it alone."""
+    """One update of a table's looked-up rows, box by box, by optimizers that are there for it alone."""
     assert held.rows is not None
-    flat, places = held.values, held.rows.elements()
-    state = optimizer.state.get(held.updated, {})
+    flat, state = held.values, optimizer.state.get(held.updated, {})
     wide = [name for name, value in state.items() if isinstance(value, Tensor) and value.shape == flat.shape]
-    rows = nn.Parameter(flat[places])
-    rows.grad = held.rows.flattened()
-    inner = kind([{**group, "params": [rows]}])
-    inner.state[rows] = {name: value[places] if name in wide else value for name, value in state.items()}
-    if hasattr(optimizer, GUARD):
-        setattr(inner, GUARD, getattr(optimizer, GUARD))
-    inner.step()
-    flat.index_copy_(0, places, rows.detach())
-    for name, value in inner.state[rows].items():
-        if name in wide:
-            state[name].index_copy_(0, places, value)
-        else:
-            state[name] = value
+    once = {name: value for name, value in state.items() if name not in wide}  # for all elements: the count of steps
+    after: Mapping[str, Any] = {}
+    for start, each in held.rows.boxes.items():
+        box = slice(start, start + each.count * each.values.shape[1])
+        rows = nn.Parameter(flat[box].view(each.count, -1)[each.rows])
+        rows.grad = each.values
+        inner = kind([{**group, "params": [rows]}])
+        begun = {name: value.clone() if isinstance(value, Tensor) else value for name, value in once.items()}
+        inner.state[rows] = begun | {name: state[name][box].view(each.count, -1)[each.rows] for name in wide}
+        if hasattr(optimizer, GUARD):
+            setattr(inner, GUARD, getattr(optimizer, GUARD))
+        inner.step()
+        after = inner.state[rows]
+        for name in wide:
+            state[name][box].view(each.count, -1).index_copy_(0, each.rows, after[name])
+        flat[box].view(each.count, -1).index_copy_(0, each.rows, rows.detach())
+    for name in after.keys() - set(wide):
+        state[name] = after[name]

@@ -98,10 +98,10 @@ def rank_optimizer(
             optimizer.largest = largest_over_ranks(held, sources, device)
     if isinstance(optimizer, RowwiseAdagrad):
         optimizer.follow(spec, held, device, replica)
+    follow_rows(optimizer, [h for h in held if h.rows is not None and rule_of(optimizer, h.updated) is None])
     limit = training.clip_grad_norm
     if limit is not None:
         optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device, replica)))
-    follow_rows(optimizer, [h for h in held if h.rows is not None and rule_of(optimizer, h.updated) is None])
     if disk is None:
         attach(optimizer, held, device, spec.parallelism.offload == "optimizer")
     return optimizer

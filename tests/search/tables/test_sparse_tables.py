@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 import autoplan
 from autoplan import Training
 from autoplan.cluster import ClusterSpec
-from autoplan.errors import DoesNotFitError
+from autoplan.errors import DoesNotFitError, InputsError
 from autoplan.export.folder import opened
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.program import Program
@@ -109,6 +109,28 @@ def test_gradients_are_told_whole(pool: RankPool, tmp_path: Path) -> None:
     found = pool.run(on_ranks, folder, weights, 1)[0][2]
     for key, parameter in model.named_parameters():
         torch.testing.assert_close(found[key], parameter.grad, rtol=1e-10, atol=1e-12)
+
+
+def with_an_option(rank: int, world: int, folder: str, name: str) -> tuple[str, bool]:
+    """What an update says whose group got an option later on; whether parameters are as they were."""
+    plan = opened(folder)
+    with Program(plan.spec(), plan.module()) as program:
+        program.load_weights({key: value.double() for key, value in Recommender().state_dict().items()})
+        before = {key: value.clone() for key, value in program.state_dict().items()}
+        program.step(batches(4)[0])
+        for group in program.optimizer.param_groups:
+            group[name] = 0.5
+        with pytest.raises(InputsError) as error:
+            program.optimizer.step()
+        return str(error.value), all(torch.equal(value, before[key]) for key, value in program.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["weight_decay", "momentum"])
+def test_an_option_set_later_that_moves_all_rows_is_refused(pool: RankPool, tmp_path: Path, name: str) -> None:
+    """A schedule may do so: OneCycleLR sets a momentum."""
+    folder = exported(trained(HOW["sgd"]), tmp_path)
+    for said, same in pool.run(with_an_option, folder, name):
+        assert f"{name}=0.5 in program.optimizer.param_groups" in said and "OneCycleLR" in said and same
 
 
 @pytest.mark.parametrize(
