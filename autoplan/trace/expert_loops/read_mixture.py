@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -142,16 +142,22 @@ def one_score(of: Tensor, dims: Sequence[object], tokens: tuple[int, ...], index
     raise Unlike("what multiplies an expert's result isn't one number for each of a token's choices")
 
 
+def text_between(function: Callable[..., Tensor], products: int, fused: int) -> tuple[str, int]:
+    """As ``activation_text``, of what an expert of a loop runs between its products; Unlike where it has no text."""
+    with _disable_current_modes():
+        text, halves = activation_text(function, products, fused)
+    if text is None:
+        raise Unlike("between an expert's products stands more than elementwise functions of them")
+    return text, halves
+
+
 def mixture(hidden: Tensor, index: Tensor, scores: Tensor, parts: Sequence[Part], count: int) -> Tensor:
     """``count``: one more than the greatest number in ``index``."""
     one = parts[0]
     assert one.down is not None and one.function is not None
     width = result_of(one.down.weight).shape[0 if one.down.turned else 1]
     wide = result_of(one.first[0].weight).shape[1 if one.first[0].turned else 0]
-    with _disable_current_modes():
-        text, halves = activation_text(one.function, len(one.first), wide // width)
-    if text is None:
-        raise Unlike("between an expert's products stands more than elementwise functions of them")
+    text, halves = text_between(one.function, len(one.first), wide // width)
     if any(one.drops):
         return choice_by_choice(hidden, index, scores, parts)
     products = [[part.first[i] for part in parts] for i in range(len(one.first))]

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes  # nowhere public
 
 from autoplan.ops.experts import FUNCTIONS
 from autoplan.trace.expert_loops.expert_index import unshaped
@@ -35,8 +34,8 @@ from autoplan.trace.expert_loops.forward_calls import (
     stripped,
 )
 from autoplan.trace.expert_loops.loop_numbers import Share
-from autoplan.trace.expert_loops.read_mixture import apart, stacked
-from autoplan.trace.mixtures import activation_text, added_up, each_choice
+from autoplan.trace.expert_loops.read_mixture import apart, stacked, text_between
+from autoplan.trace.mixtures import added_up, each_choice
 
 PART, JOINED = "part of an expert", "each by its expert"
 DIVIDING = frozenset({"div", "divide", "floordiv", "floor_divide"})
@@ -194,10 +193,7 @@ def mixture_of(place: Place, rows: Call) -> Tensor:
     (hidden, _), products = next(iter(reader.hidden.values())), [product for _, product in reader.first.values()]
     first, last = [result_of(product.weight) for product in products], result_of(down[1].weight)
     function = activation(down[0], [call for call, _ in reader.first.values()])
-    with _disable_current_modes():
-        text, halves = activation_text(function, len(first), first[0].shape[1] // last.shape[2])
-    if text is None:
-        raise Unlike("between an expert's products stands more than elementwise functions of them")
+    text, halves = text_between(function, len(first), first[0].shape[1] // last.shape[2])
     first = [half for weight in first for half in apart(weight, halves, 1)]
     ones = [] if scores else [rows.tensor.new_ones(rows.tensor.shape[0], 1)]
     score = reduce(torch.mul, (*scores, *ones)).reshape(place.tensor.shape)
