@@ -28,7 +28,7 @@ from autoplan.search.intra_op.operator_options import SplitSizes, divisibility, 
 from autoplan.search.intra_op.operator_problem import OperatorProblem, SharedTemplate
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.problem_inputs import OperatorInputs, Prepared
-from autoplan.search.intra_op.solve import FloorOf, Infeasible, Solution, Solver
+from autoplan.search.intra_op.solve import FloorOf, Infeasible, OutOfTime, Solution, Solver
 from autoplan.search.intra_op.template import Decision
 from autoplan.search.space.axis_systems import systems_of
 from autoplan.search.space.candidates import Candidate
@@ -234,7 +234,9 @@ class OperatorProblems:
             try:
                 solution = entry.solve(weights).solution
                 break
-            except Infeasible:
+            except Infeasible as error:
+                if isinstance(error, OutOfTime) and (candidate.tensor_system or not looser):
+                    raise ParallelismError(axes, str(error), "pin other sizes, or fewer tensor axes") from None
                 if candidate.tensor_system:
                     raise ParallelismError(
                         axes, "the model's sizes leave no way to lie on these axes",

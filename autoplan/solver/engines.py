@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from autoplan.deferred import deferred
-from autoplan.solver.integer_program import TIME_LIMIT_S, Answer, Infeasible, Program, solver_name
+from autoplan.solver.integer_program import TIME_LIMIT_S, Answer, Infeasible, OutOfTime, Program, solver_name
 
 if TYPE_CHECKING:
     from autoplan.solver.cbc import Cbc
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
     Highs, Cbc = deferred("autoplan.solver.highs.Highs"), deferred("autoplan.solver.cbc.Cbc")
 
-__all__ = ["TIME_LIMIT_S", "Answer", "Engine", "Infeasible", "engine", "solver_name"]
+__all__ = ["TIME_LIMIT_S", "Answer", "Engine", "Infeasible", "OutOfTime", "engine", "solver_name"]
 
 
 class Engine(Protocol):

@@ -17,6 +17,10 @@ class Infeasible(Exception):
     """No assignment satisfies the problem."""
 
 
+class OutOfTime(Infeasible):
+    """The solver found none within its limit; whether there is one isn't known."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a solver found.

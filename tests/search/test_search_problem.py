@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from unittest.mock import patch
 
 import pytest
 from hypothesis import assume, given, settings
@@ -12,17 +13,21 @@ from hypothesis import strategies as st
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import Prices, operators_of
+from autoplan.errors import ParallelismError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.graph import Block, Model, TensorType, Typed
 from autoplan.ir.mesh import Mesh
+from autoplan.options import Parallelism, Training
 from autoplan.redistribution.steiner_tree import cheapest_tree
 from autoplan.search.block_cost.account import price_block
+from autoplan.search.entry import search
 from autoplan.search.intra_op.intra_op_plan import block_choices
 from autoplan.search.intra_op.operator_options import formulate
 from autoplan.search.intra_op.problem import Problem, Tensor, build, operators_s
 from autoplan.search.intra_op.problem_inputs import OperatorInputs, prepare
 from autoplan.search.intra_op.shared_decisions import alike_operators
-from autoplan.search.intra_op.solve import Weights, kept_layouts, solve
+from autoplan.search.intra_op.solve import Solver, Weights, kept_layouts, solve
+from autoplan.search.space.systems import resolve
 from tests.support.hand_made import chain, f32, llama, mlp, node
 
 MESH = Mesh.of(dp=2, tp=2, mb=2)
@@ -211,3 +216,11 @@ def test_prices_of_alike_operators_are_each_its_own() -> None:
         assert found.tolist() == own.tolist()
         first = form.prepared.alike[index, name]
         assert form.options[first] == form.options[index, name]
+
+
+@pytest.mark.parametrize("pinned", [Parallelism(tp=2), "2d"])
+def test_a_solver_out_of_time_is_not_blamed_on_sizes_or_constraints(pinned: str | Parallelism) -> None:
+    cluster = ClusterSpec.parse("1x4 cpu")
+    with patch.object(Solver, "run", return_value=(None, 0.0)), pytest.raises(ParallelismError) as error:
+        search(llama(), cluster, Training(), resolve(pinned, cluster))
+    assert "the solver found nothing within 300 s. pin other sizes, or fewer tensor axes" in str(error.value)

@@ -27,9 +27,9 @@ from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.milp import NO_WEIGHT, Memory, Milp, Weights, milp
 from autoplan.search.intra_op.problem import Problem, Tensor
 from autoplan.solver.branching import WHOLE, Branching
-from autoplan.solver.engines import TIME_LIMIT_S, Engine, Infeasible, engine, solver_name
+from autoplan.solver.engines import TIME_LIMIT_S, Engine, Infeasible, OutOfTime, engine, solver_name
 
-__all__ = ["FloorOf", "Infeasible", "Solution", "Solver", "Weights", "solve", "solver_name"]
+__all__ = ["FloorOf", "Infeasible", "OutOfTime", "Solution", "Solver", "Weights", "solve", "solver_name"]
 
 SCALE = 1e4  # the largest coefficient of the objective; far larger ones cost solvers minutes
 ROUNDING = 1e-9  # relative, of bytes: what just fits may be said to need so much more
@@ -219,7 +219,7 @@ class Solver:
 
     def measured(self, weights: Weights, options: Sequence[int] | None, bound: float) -> Solution:
         if options is None:
-            raise Infeasible("the solver found nothing in time")
+            raise OutOfTime(f"the solver found nothing within {self.time_limit_s:.0f} s")
         program = self.milp.program
         return measure(self.problem, weights, options, bound, (program.variables, program.constraints))
 

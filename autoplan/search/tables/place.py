@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from autoplan.errors import DoesNotFitError
+from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.tables import Box, Placed, Table
 from autoplan.solver.arrays import ArrayProgram
 from autoplan.solver.engines import Infeasible, engine
@@ -131,7 +131,7 @@ def place(
 ) -> tuple[Choice, ...]:
     """The choices of least seconds; ``kinds``: those that a table may have, all if None.
 
-    Raises DoesNotFitError where no choices fit below the limit.
+    Raises DoesNotFitError where no choices fit below the limit, ParallelismError where the solver finds none in time.
     """
     options = [[c for c in traffic.choices(t) if kinds is None or c[0] in kinds] for t in tables]
     options = [found or traffic.choices(table) for table, found in zip(tables, options, strict=True)]
@@ -154,7 +154,11 @@ def place(
     try:
         values = engine(lp.program(), TIME_LIMIT_S).run(cost, relaxed=False, gap=GAP).values
         if values is None:
-            raise Infeasible("the solver found nothing in time")
+            raise ParallelismError(
+                f"{len(tables)} tables on {traffic.ways} devices",
+                f"the solver found no placement within {TIME_LIMIT_S:.0f} s",
+                "pin tp to fewer devices, or leave tensor_system out",
+            )
     except Infeasible:
         raise does_not_fit(tables, traffic, rates) from None
     return tuple(max(found, key=lambda choice: float(values[pick[t, choice]])) for t, found in enumerate(options))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from autoplan.errors import DoesNotFitError
+from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.tables import Placed, Table
 from autoplan.search.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, chosen_in, place
 from tests.support.sampling import sampled
@@ -64,6 +64,13 @@ def test_tables_that_fit_nowhere_are_refused() -> None:
     tables = [Table(1000, 16)]
     with pytest.raises(DoesNotFitError, match="1 tables of 16,000 elements: 2 devices have room for 7,000"):
         place(tables, TRAFFIC, Rates(1e-9, 1e-9, 1e-9, most_elements=7000))
+
+
+def test_a_solver_out_of_time_is_no_lack_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoplan.search.tables.place.TIME_LIMIT_S", 0.0)
+    tables, rates = random_tables(0, 5), Rates(1e-9, 1e-9, 1e-9, 1e-9)
+    with pytest.raises(ParallelismError, match="5 tables on 2 devices: the solver found no placement within 0 s"):
+        place(tables, TRAFFIC, rates)
 
 
 def test_each_way_is_taken_where_it_is_cheapest() -> None:
