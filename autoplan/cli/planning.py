@@ -1,8 +1,8 @@
 """The commands that plan: ``plan``, ``what-if``, ``compare``."""
 
 import argparse
-import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,8 +56,11 @@ def check_outputs(options: argparse.Namespace) -> None:
     place = next((path for path in (target, *target.parents) if path.exists()), target)
     if not place.is_dir():
         raise PlanFileError(folder, f"{place} is a file", "give a folder to export to")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise PlanFileError(folder, f"nothing can be written in {place}", "give a folder in a place of your own")
+    try:  # not os.access, which grants root places where nothing can be made, such as /proc
+        Path(tempfile.mkdtemp(prefix=".autoplan-", dir=place)).rmdir()
+    except OSError:
+        cause = f"nothing can be written in {place}"
+        raise PlanFileError(folder, cause, "give a folder in a place of your own") from None
 
 
 def loss_of(options: argparse.Namespace, request: Request) -> Callable | None:

@@ -61,10 +61,12 @@ def group_path(topology: Topology, axes: Sequence[Axis]) -> LinkPath:
 
 def tree_seconds(bytes: float, topology: Topology, axes: Sequence[Axis]) -> float:
     """Of messages of so many bytes up and down a binomial tree of a group, whole ones, round after round: each answers
-    the one before, so only the first may meet a rank that computes."""
+    the one before, so only the first may meet a rank that computes. Up and down are two directions of a link: each
+    rests while the other carries as much, so that each message begins with the link's burst."""
     links = tree_links(topology, axes)
     waits_s = [link.of("send").turn_s for link in links]
-    apart_s = sum(2 * float(send_seconds(bytes, link)) for link in links)
+    bursts_s = [min(link.burst_bytes, bytes) / link.of("send").bandwidth_bytes_per_s for link in links]
+    apart_s = sum(2 * float(send_seconds(bytes, link)) for link in links) - 2 * sum(bursts_s)
     return apart_s - (2 * sum(waits_s) - max(waits_s, default=0.0)) * (bytes > 0)
 
 

@@ -12,6 +12,7 @@ Modules, each importing only those before it:
     world        the processes that torchrun started
     measure      times each case on all ranks at once
     overlap      what collectives and processes take from one another
+    bursts       what a link lets through at once after a pause
     report       the errors of the fit, and every point
     write        the profile as a file
 """

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from rich.console import Console
 
 from cost_models.calibrate import collectives, operators, sizes
+from cost_models.calibrate.bursts import measure_burst
 from cost_models.calibrate.cases import Collective, Operator, Sample, split
 from cost_models.calibrate.fit_device import blank_device, fit_device
 from cost_models.calibrate.fit_links import fit_links, predict, with_start_delay
@@ -30,6 +31,7 @@ from cost_models.errors import ProfileError
 SECONDS, QUICK_SECONDS = 90.0, 15.0
 _OPERATORS, _SHARED = 0.40, 0.08      # shares of the budget; the rest is the collectives'
 _MEETING = 0.10                      # of the budget too, where devices share processors
+_BURSTS = 0.03                       # of the budget too, where there are several nodes
 _LONGEST = 0.004                     # of the budget, that one run of a case may take
 _LARGEST_BYTES = 2**26
 _DTYPES = ("float32", "bfloat16", "float64", "float16")
@@ -92,8 +94,9 @@ def _calibrate(options: argparse.Namespace, world: World) -> int:
     measured_operators = _operators(world, known, budget_s, console)
     shared = _shared(world, budget_s, console)
     measured_collectives = _collectives(world, budget_s, console)
+    burst = measure_burst(world, budget_s * _BURSTS)
     if world.rank == 0:
-        _write(options.out, world, known, measured_operators, measured_collectives, shared, console)
+        _write(options.out, world, known, measured_operators, measured_collectives, shared, burst, console)
     return 0
 
 
@@ -141,7 +144,7 @@ def _shared(world: World, budget_s: float, console: Console) -> _Shared:
 def _collectives(world: World, budget_s: float, console: Console) -> list[Sample[Collective]]:
     """Over each axis in its share of what is left of the budget."""
     found: list[Sample[Collective]] = []
-    share_s = budget_s * (1 - _OPERATORS - _SHARED - _MEETING) / len(world.axes)
+    share_s = budget_s * (1 - _OPERATORS - _SHARED - _MEETING - _BURSTS) / len(world.axes)
     for axis in world.axes:
         cases, began = sizes.collectives([axis], _LARGEST_BYTES), time.perf_counter()
         samples, rounds = measure(
@@ -163,7 +166,7 @@ def _tell(
 
 def _write(
     path: Path, world: World, known: Machine, measured_operators: list[Sample[Operator]],
-    measured_collectives: list[Sample[Collective]], shared: _Shared, console: Console,
+    measured_collectives: list[Sample[Collective]], shared: _Shared, burst: float, console: Console,
 ) -> None:  # fmt: skip
     """Fits, tells the error, and writes the profile and the table of all points."""
     operator_points, collective_points = split(measured_operators), split(measured_collectives)
@@ -188,6 +191,9 @@ def _write(
         *rows(collective_points, lambda case: predict(case, links)),
     ]
     met = with_start_delay(links, *shared.start_delay_s)
+    if burst:
+        console.print(f"between nodes {burst / 1e3:.0f} kB go at once after a pause")
+        met["nic"] = replace(met["nic"], burst_bytes=burst / world.devices_per_node)  # a device's share, as bandwidth
     write_profile(path, profile_text(device, met, world.nodes, world.devices_per_node, origin))
     write_text(path.with_suffix(".csv"), table_text(table))
     console.print(f"wrote {path} and {path.with_suffix('.csv')}: ClusterSpec.of({str(path)!r})")

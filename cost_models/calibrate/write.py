@@ -126,6 +126,7 @@ def _link_tables(table: str, link: Link, origin: Origin) -> Iterator[tuple[str, 
         line("bandwidth", link.bandwidth_bytes_per_s / 1e9, "GB/s"),
         line("startup", link.startup_s * 1e6, "us"),
         *([line("turn", link.turn_s * 1e6, "us")] if link.turn_s else []),
+        *([line("burst", link.burst_bytes, "B")] if link.burst_bytes else []),
     ]
     if link.group_bandwidths:
         rates = [line(str(members), rate / 1e9, "GB/s") for members, rate in link.group_bandwidths]

@@ -5,6 +5,7 @@ device's profile may instead hold them inline, under ``[links.node]`` and ``[lin
 
     latency, bandwidth, startup                a figure each: what "ring", or whatever runs by default, reaches
     turn                                       optional: of the startup a wait for a processor that ranks share
+    burst                                      optional: bytes that go at once after a pause, as a shaper lets them
     [….group_bandwidth] 2 = …, 8 = …           optional: bandwidth by members of the group, where it differs
     [….protocols.LL] latency, share            optional: other protocols that a collective may choose
     [….tree] latency                           optional: trees are tried for an all-reduce, with this latency per hop
@@ -74,6 +75,7 @@ class Link:
                            these, as different shares of the wire are reached, or algorithms differ
     turn_s                 of the startup what a rank waits for its turn on a processor that ranks share: of messages
                            that answer each other only the first meets ranks that compute
+    burst_bytes            that go at once after a pause as long as they take: a shaper's bucket of tokens
     """
 
     latency_s: float
@@ -85,6 +87,7 @@ class Link:
     group_bandwidths: tuple[tuple[int, float], ...] = ()
     kinds: tuple[tuple[str, Link], ...] = ()
     turn_s: float = 0.0
+    burst_bytes: float = 0.0
 
     def of(self, kind: str) -> Link:
         """The figures that hold for a kind of collective."""
@@ -112,6 +115,7 @@ class Link:
             switch=self.switch and dataclasses.replace(self.switch, bytes_per_s=self.switch.bytes_per_s * share),
             group_bandwidths=tuple((members, bandwidth * share) for members, bandwidth in self.group_bandwidths),
             kinds=tuple((kind, link.scaled(share)) for kind, link in self.kinds),
+            burst_bytes=self.burst_bytes * share,
         )
 
 
@@ -162,6 +166,7 @@ def _link(figures: Figures, at: tuple[str, ...]) -> Link:
         group_bandwidths=_group_bandwidths(figures, (*at, "group_bandwidth")),
         kinds=tuple((kind, _link(figures, (*at, kind))) for kind in KINDS if figures.has(*at, kind)),
         turn_s=figures.number(*at, "turn", measures="seconds") if figures.has(*at, "turn") else 0.0,
+        burst_bytes=figures.number(*at, "burst", measures="bytes") if figures.has(*at, "burst") else 0.0,
     )
 
 

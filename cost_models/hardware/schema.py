@@ -40,7 +40,7 @@ _WAYS = {
     "tree": Table(("latency",)),
     "switch": Table(("startup", "bandwidth", "members")),
 }
-_LINK = ("latency", "bandwidth", "startup", "turn")
+_LINK = ("latency", "bandwidth", "startup", "turn", "burst")
 LINK = Table(_LINK, {**_WAYS, **{kind: Table(_LINK, _WAYS) for kind in KINDS}})
 FABRIC = Table(tables={"link": LINK})
 PROFILE = Table(

@@ -46,6 +46,7 @@ MISTYPED: list[tuple[list[str], str]] = [
     ([*PLAN, "--config", "depth=x"], "mend it there"),
     ([*PLAN, "--export", "file/sub"], "file is a file"),
     ([*PLAN, "--export", ""], "it is no folder's path"),
+    ([*PLAN, "--export", "/proc/nope"], "nothing can be written in /proc"),
     (["devices", "h1000"], "nearest: h200"),
     (["checkpoint", "verify", "good"], "there is no finished checkpoint"),
     (["measure", "good", "--steps", "0"], "is not a whole number of at least 1"),

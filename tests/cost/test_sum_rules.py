@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -121,6 +122,20 @@ def test_only_the_first_message_of_a_tree_meets_ranks_that_compute() -> None:
     apart = 2 * sum(float(send_seconds(MIB, link)) for link in (node, network))
     assert found == pytest.approx(apart - 2 * 2e-3 - 3e-3)
     assert tree_seconds(0, topology, axes) == 0
+
+
+def test_each_message_of_a_tree_begins_with_the_link_s_burst() -> None:
+    node, network = Link(1e-4, 5e9), Link(1e-3, 1e8, kinds=(("send", Link(1e-3, 5e7)),))
+    device, axes = ClusterSpec.parse("1x2 cpu").topology().device, [Mesh.of(dp=4).axis("dp")]
+
+    def seconds(bytes: float, burst: float) -> float:
+        levels = (Level("node", 2, node), Level("nic", 2, replace(network, burst_bytes=burst)))
+        return tree_seconds(bytes, Topology(device, levels), axes)
+
+    lone = tree_links(Topology(device, (Level("node", 2, node), Level("nic", 2, network))), axes)[1]
+    saved_s = 2 * MIB / 4 * lone.bandwidth_bytes_per_s / 1e8 / lone.of("send").bandwidth_bytes_per_s
+    assert seconds(MIB, 0.0) - seconds(MIB, MIB / 4) == pytest.approx(saved_s)
+    assert seconds(1e3, 2 * MIB) == pytest.approx(seconds(1e3, MIB))  # no more than the message is
 
 
 @pytest.mark.parametrize(("nodes", "each"), [(2, 2), (2, 4), (4, 2)])

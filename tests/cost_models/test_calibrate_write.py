@@ -25,7 +25,7 @@ DEVICE = replace(
 SEND = Link(1e-4, 1e9, 1e-5)
 LINKS = {
     "node": Link(1e-4, 5e8, 2e-4, group_bandwidths=((2, 8e8), (4, 5e8)), kinds=(("send", SEND),)),
-    "nic": Link(5e-4, 1.25e7, 3e-4, turn_s=2e-4),
+    "nic": Link(5e-4, 1.25e7, 3e-4, turn_s=2e-4, burst_bytes=1.5e5),
 }
 
 
@@ -44,6 +44,7 @@ def test_a_profile_reads_back_as_what_was_written(tmp_path):
     assert text({"node": node.link, "nic": cluster.link}, device=device) == text()
     assert links.nic.bandwidth_bytes_per_s == pytest.approx(2 * LINKS["nic"].bandwidth_bytes_per_s)
     assert (links.nic.turn_s, links.node.turn_s) == (pytest.approx(2e-4), 0.0)
+    assert (links.nic.burst_bytes, links.node.burst_bytes) == (pytest.approx(2 * 1.5e5), 0.0)
     assert [each.name for each in tmp_path.iterdir()] == ["mine.toml"]
 
 
