@@ -1,7 +1,8 @@
 """Large jobs planned, exported and rehearsed: ``python -m tests.bench.rehearsals [--write FILE] [JOB …]``.
 
 Each job runs in a process of its own, so that its seconds and its memory are its own. What is written keeps the rows of
-jobs that weren't run again, with their dates, and says which were never run.
+jobs that weren't run again, with their dates, and says which were never run. A named system that a job can't be planned
+under has a row that says why.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import torch
 
 import autoplan
+from autoplan.errors import DoesNotFitError, ParallelismError
+from autoplan.export.found import write_found
 from autoplan.models.named import resolve_model
 from examples.bench_search import RESNET, UNET, Case
 
@@ -38,7 +41,7 @@ JOBS = {
     "dlrm on 8": Case("", DLRM, "1x8 a100-sxm-80gb", None, settings=("batch=4096",)),
 }
 NOT_RUN = "not run"
-SYSTEMS = ("auto", "ddp", "zero3", "megatron", "1f1b", "3d-parallel")
+SYSTEMS = ("auto", "ddp", "zero3", "megatron", "1f1b", "3d-hybrid")
 GB = 1e9
 
 
@@ -83,6 +86,11 @@ TEXT = (
     "([rehearsal](../rehearsal.md)). Memory is told of the class of ranks whose prediction is furthest off. Seconds "
     "are of the rehearsal alone, on two cores that did other work beside."
 )
+NAMED_TITLE = "## Under named systems"
+NAMED_TEXT = (
+    "The same jobs, each pinned to a named system ([parallelism](../parallelism.md)). Where no plan of it fits the "
+    "devices or the batch, the row says what it would need; such a plan can't be exported."
+)
 HEADER = [
     "job", "plan", "would run", "ranks", "classes", "microbatches", "memory: predicted off by", "calls that don't meet",
     "calls unpriced", "step by order / predicted", "seconds", "GB here", "run on",
@@ -107,22 +115,38 @@ def rows_of(text: str) -> dict[str, str]:
 
 
 def document(rows: Mapping[str, str]) -> str:
-    """The page: each job's row, or that it was never run; then those under named systems."""
-    lines = [TITLE, "", TEXT, "", f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
-    lines += [rows.get(job, row([job, NOT_RUN], "")) for job in JOBS]
-    return "\n".join([*lines, *(line for name, line in rows.items() if name not in JOBS), ""])
+    """The page: each job's row, or that it was never run; then the same under named systems."""
+    header = ["", f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
+    pinned = [named(job, system) for job in JOBS for system in SYSTEMS[1:]]
+    chosen, others = ([rows.get(name, row([name, NOT_RUN], "")) for name in names] for names in (JOBS, pinned))
+    beside = [line for name, line in rows.items() if name not in (*JOBS, *pinned)]
+    named_too = ["", NAMED_TITLE, "", NAMED_TEXT, *header, *others, *beside]
+    return "\n".join([TITLE, "", TEXT, *header, *chosen, *named_too, ""])
 
 
-def measured(job: str, system: str) -> Row:
-    """In this process."""
+def refusal(error: DoesNotFitError | ParallelismError) -> str:
+    """Why there is no such plan, in a table's cell: what is needed, without what it is made of."""
+    what = error.cause if isinstance(error, DoesNotFitError) else f"refused: {error.value}: {error.cause}"
+    return what.partition(", of which")[0].replace("|", "/").replace("\n", " ")
+
+
+def measured(job: str, system: str, keep: Path | None) -> list[str]:
+    """The cells of a job's row, in this process."""
     torch.set_num_threads(1)
     case = JOBS[job]
     request = resolve_model(case.model, case.settings, batch=case.batch, seq=case.seq)
-    plan = autoplan.parallelize(
-        request.model, case.cluster, request.example_inputs, loss_fn=request.loss_fn, parallelism=system
-    )
+    try:
+        plan = autoplan.parallelize(
+            request.model, case.cluster, request.example_inputs, loss_fn=request.loss_fn, parallelism=system
+        )
+    except (DoesNotFitError, ParallelismError) as error:
+        if system == SYSTEMS[0]:
+            raise  # auto has a plan of each of these jobs
+        return [named(job, system), refusal(error)]
     with tempfile.TemporaryDirectory() as folder:
-        found = autoplan.load(plan.export(Path(folder) / "out")).rehearse()
+        exported = plan.export((keep or Path(folder)) / named(job, system))
+        found = autoplan.load(exported).rehearse()
+        write_found(exported, {"rehearsal": found.to_dict()})
     by_order = found.together.simulated_s
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return Row(
@@ -132,7 +156,7 @@ def measured(job: str, system: str) -> Row:
         sum(len(one.differences) for one in found.balances),
         None if by_order is None else by_order / found.predicted_s, found.seconds,
         max(children, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024 / GB,
-    )  # fmt: skip
+    ).cells()  # fmt: skip
 
 
 def within(command: list[str], limit_s: float | None) -> tuple[str, int | None]:
@@ -149,24 +173,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.rehearsals")
     parser.add_argument("--write", type=Path, help="the document to write")
     parser.add_argument("--systems", nargs="*", default=["auto"], help=", ".join(SYSTEMS))
-    parser.add_argument("--alone", action="store_true", help="one job, here, as JSON")
+    parser.add_argument("--keep", type=Path, help="a folder, in which exports and their rehearsal.json stay")
+    parser.add_argument("--alone", action="store_true", help="one job, here: its cells as JSON")
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="; ".join(JOBS))
     parser.add_argument("--limit-s", type=float, help="of each job; of one that isn't done then the row says so")
     given = parser.parse_args()
     if given.alone:
-        print(json.dumps(asdict(measured(given.jobs[0], given.systems[0]))))
+        print(json.dumps(measured(given.jobs[0], given.systems[0], given.keep)))
         return 0
     rows = rows_of(given.write.read_text()) if given.write and given.write.exists() else {}
     day = date.today().isoformat()
     for job in given.jobs or JOBS:
         for system in given.systems:
             command = [sys.executable, "-m", "tests.bench.rehearsals", "--alone", job, "--systems", system]
+            command += ["--keep", str(given.keep)] if given.keep else []
             said, status = within(command, given.limit_s)
             name = named(job, system)
             if status is None:
                 cells = [name, f"not done after {given.limit_s:.0f} s"]
             else:
-                cells = [name, "failed"] if status else Row(**json.loads(said)).cells()
+                cells = [name, "failed"] if status else json.loads(said.splitlines()[-1])
             rows[name] = row(cells, day)
             print(rows[name], flush=True)
             if given.write:  # what was run stays, whatever comes after it

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.bench.rehearsals import HEADER, JOBS, Row, document, named, row, rows_of
+import pytest
+
+from autoplan.errors import DoesNotFitError, ParallelismError
+from autoplan.search.space.systems import SYSTEMS as KNOWN
+from tests.bench.rehearsals import HEADER, JOBS, SYSTEMS, Row, document, named, refusal, row, rows_of
 
 RUN = Row("unet on 8", "dp=8", True, 8, 2, "1 of 1", 0.2, 0, 8, 0.8, 95, 0.6)
 
@@ -19,6 +23,25 @@ def test_rows_stay_with_their_dates_until_their_jobs_run_again() -> None:
 
 def test_every_job_has_a_row_and_every_row_every_column() -> None:
     text = document({})
-    assert all(f"| {job} | not run |" in text for job in JOBS)
+    assert all(f"| {named(job, system)} | not run |" in text for job in JOBS for system in SYSTEMS)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count(" |") + line.count("-|") for line in lines} == {len(HEADER)}
+
+
+def test_named_systems_are_known_and_follow_in_a_table_of_their_own() -> None:
+    assert all(system in KNOWN for system in SYSTEMS)
+    ran = named("unet on 8", "zero3")
+    chosen, others = document({ran: row([ran, "`dp=8`"], "2026-01-03")}).split("## Under named systems")
+    assert ran in others and ran not in chosen
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (DoesNotFitError("Llama", "does not fit: 9 GB on a device, of which 8 GB are parameters", "shrink"),
+         "does not fit: 9 GB on a device"),
+        (ParallelismError("dp=64", "the batch has 32 rows", "give more"), "refused: dp=64: the batch has 32 rows"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_says_why_in_one_cell(error: DoesNotFitError | ParallelismError, said: str) -> None:
+    assert refusal(error) == said
