@@ -70,6 +70,8 @@ def search(
 
 
 def left_unsolved(work: SearchState) -> tuple[str, ...]:
-    """What a full search leaves out where a model has many operators."""
+    """What a full search leaves out where a model has many operators, or the solver was out of time."""
     many, most = work.prepared.many, work.budget.many_operators
-    return (f"operators of their own for each microbatch, since the blocks have {many:,}",) if many > most else ()
+    large = (f"operators of their own for each microbatch, since the blocks have {many:,}",) if many > most else ()
+    late = sorted(set(work.operators.unsolved.values()))
+    return (*large, *([f"{'; '.join(late)}, whose operators the solver didn't find in time"] if late else []))

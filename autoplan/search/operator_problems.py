@@ -76,6 +76,7 @@ class OperatorProblems:
     slots          of schedules, by their sizes and a stage's devices (``floors.slots``)
     wider          the same problems where less is asked: what is best there, and does what is asked here, is best here
     overlaps       how collectives may run beside what is computed
+    unsolved       the axes of those problems for which the solver found nothing in time
     """
 
     prepared: Prepared
@@ -99,6 +100,7 @@ class OperatorProblems:
     listed: dict[tuple[Mesh, bool, Overlaps], Prices] = field(default_factory=dict)
     slots: dict[tuple[str, int, int, int, int], float] = field(default_factory=dict)
     overlaps: Overlaps = Overlaps()
+    unsolved: dict[Key, str] = field(default_factory=dict)
 
     @cached_property
     def split_sizes(self) -> SplitSizes:
@@ -234,9 +236,10 @@ class OperatorProblems:
             try:
                 solution = entry.solve(weights).solution
                 break
-            except Infeasible as error:
-                if isinstance(error, OutOfTime) and (candidate.tensor_system or not looser):
-                    raise ParallelismError(axes, str(error), "pin other sizes, or fewer tensor axes") from None
+            except OutOfTime as error:  # whether what is pinned can hold isn't known: it isn't loosened
+                self.unsolved[self.key(candidate)] = axes
+                raise ParallelismError(axes, str(error), "pin other sizes, or fewer tensor axes") from None
+            except Infeasible:
                 if candidate.tensor_system:
                     raise ParallelismError(
                         axes, "the model's sizes leave no way to lie on these axes",

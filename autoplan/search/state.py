@@ -13,7 +13,7 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint, check_targets
-from autoplan.search.bounds.floors import least_bytes
+from autoplan.search.bounds.floors import least_bytes, lower_bound
 from autoplan.search.budget import FAST, FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
@@ -144,6 +144,8 @@ class SearchState:
         return max(0.0, 1 - least_s / best.step_s)
 
     def proven_s(self, candidate: Candidate) -> float:
+        if self.operators.key(candidate) in self.operators.unsolved:
+            return lower_bound(self.operators, candidate)
         found, bound_s = self.found.get(candidate), self.bounds[candidate]
         return bound_s if found is None or not self.is_cut_alone(found) else max(bound_s, found.bound_s)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -21,12 +23,15 @@ from autoplan.options import Parallelism, Training
 from autoplan.redistribution.steiner_tree import cheapest_tree
 from autoplan.search.block_cost.account import price_block
 from autoplan.search.entry import search
-from autoplan.search.intra_op.intra_op_plan import block_choices
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan, block_choices
 from autoplan.search.intra_op.operator_options import formulate
+from autoplan.search.intra_op.operator_problem import OperatorProblem
 from autoplan.search.intra_op.problem import Problem, Tensor, build, operators_s
 from autoplan.search.intra_op.problem_inputs import OperatorInputs, prepare
 from autoplan.search.intra_op.shared_decisions import alike_operators
-from autoplan.search.intra_op.solve import Solver, Weights, kept_layouts, solve
+from autoplan.search.intra_op.solve import OutOfTime, Solver, Weights, kept_layouts, solve
+from autoplan.search.operator_problems import OperatorProblems
+from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.systems import resolve
 from tests.support.hand_made import chain, f32, llama, mlp, node
 
@@ -224,3 +229,44 @@ def test_a_solver_out_of_time_is_not_blamed_on_sizes_or_constraints(pinned: str 
     with patch.object(Solver, "run", return_value=(None, 0.0)), pytest.raises(ParallelismError) as error:
         search(llama(), cluster, Training(), resolve(pinned, cluster))
     assert "the solver found nothing within 300 s. pin other sizes, or fewer tensor axes" in str(error.value)
+
+
+def test_a_pin_that_runs_out_of_time_is_not_loosened() -> None:
+    """Without the pin the same problem would be solved."""
+    cluster, made, solved = ClusterSpec.parse("1x4 cpu"), OperatorProblems.made, OperatorProblem.solve
+    splitting: set[OperatorProblem] = set()
+
+    def noted(
+        self: OperatorProblems, candidate: Candidate, split_weights: bool, strict: bool = True
+    ) -> OperatorProblem:
+        found = made(self, candidate, split_weights, strict)
+        splitting.update([found] if split_weights else [])
+        return found
+
+    def late(self: OperatorProblem, weights: Weights) -> IntraOpPlan:
+        if self in splitting:
+            raise OutOfTime("the solver found nothing within 300 s")
+        return solved(self, weights)
+
+    with (
+        patch.object(OperatorProblems, "made", noted), patch.object(OperatorProblem, "solve", late),
+        pytest.raises(ParallelismError, match="tensor=2: the solver found nothing within 300 s"),
+    ):  # fmt: skip
+        search(llama(), cluster, Training(), Parallelism(tp=2))
+
+
+def test_axes_whose_operators_are_not_found_in_time_are_told() -> None:
+    """And they bound nothing: another plan may be quicker by as much as the closed form allows."""
+    cluster, run = ClusterSpec.parse("1x4 cpu"), Solver.run
+
+    def late(self: Solver, *given: Any, **named: Any) -> tuple[np.ndarray | None, float]:
+        is_open = any(len(group.options) > 1 for group in self.problem.groups)
+        return (None, 0.0) if is_open else run(self, *given, **named)
+
+    _, _, before = search(llama(), cluster, Training(), Parallelism(dp=2))
+    with patch.object(Solver, "run", late):
+        _, _, report = search(llama(), cluster, Training(), Parallelism(dp=2))
+    assert not any("in time" in told for told in before.left_out)
+    (told,) = (told for told in report.left_out if "in time" in told)
+    assert "tensor=2" in told and told.endswith(", whose operators the solver didn't find in time")
+    assert report.optimality_gap > before.optimality_gap
