@@ -2,6 +2,7 @@
 
 import re
 
+from autoplan.arguments.values import is_number
 from autoplan.errors import ParallelismError
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
@@ -13,6 +14,8 @@ AUTO = "auto"  # chunks of collectives beside products, each as many as is quick
 SHARED = "shared"  # a mixture's tokens travel while shared experts compute
 OFFLOADS = ("optimizer", "parameters", "activations")
 ON_DISK = "nvme"  # the optimizer's state on the node's disks: a remedy where nothing else fits
+DEVICE, IN_HOST = "device", "host"
+TABLES = (DEVICE, IN_HOST, ON_DISK)  # where embedding tables lie; off the device it has a cache of their rows
 OF_OPTIMIZER = ("optimizer", ON_DISK)  # under which parameters stay on the device, masters and states don't
 REDUCE_DTYPES = ("fp32", "bf16")
 STATISTICS = ("batch", "microbatch")
@@ -55,7 +58,7 @@ TENSOR_SYSTEMS = (
 PARALLEL = {
     "zero": (0, 1, 2, 3), "pipeline_schedule": SCHEDULES, "recompute": RECOMPUTE, "tensor_system": TENSOR_SYSTEMS,
     "offload": ("none", *OFFLOADS, ON_DISK), "cp_attention": CP_ATTENTION, "outer_optimizer": OUTER_OPTIMIZERS,
-    "compression": COMPRESSIONS, "gossip": GOSSIP, "sequence_parallel": (True, False),
+    "compression": COMPRESSIONS, "gossip": GOSSIP, "sequence_parallel": (True, False), "tables": TABLES,
 }  # fmt: skip
 """What fields of Parallelism may be."""
 
@@ -65,6 +68,13 @@ def check_chunks(chunks: object) -> None:
     if chunks not in (None, AUTO) and (not isinstance(chunks, int) or isinstance(chunks, bool) or chunks < 1):
         cause = f"it is a number of chunks of at least 1, or {AUTO!r}"
         raise ParallelismError(f"tp_overlap={chunks!r}", cause, "give for example 4, or leave it out")
+
+
+def check_shares(**shares: object) -> None:
+    """ParallelismError for what is no share of something."""
+    for name, share in shares.items():
+        if share is not None and not (isinstance(share, int | float) and is_number(share) and 0 <= share <= 1):
+            raise ParallelismError(f"{name}={share!r}", "it is a share, from 0 to 1", "give for example 0.2")
 
 
 def check_exchange(how: object) -> None:

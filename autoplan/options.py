@@ -28,6 +28,7 @@ from autoplan.option_values import (
     check_chunks,
     check_exchange,
     check_how,
+    check_shares,
 )  # fmt: skip
 
 
@@ -260,6 +261,9 @@ class Parallelism:
                      reduce-scatter, between nodes an all-reduce, in the node an all-gather), or several with the sizes
                      of buckets between them, "tree<64KiB<hierarchical". None: on processors by what is predicted to be
                      quickest; libraries of accelerators choose for themselves
+    tables           of "table-parallel", where tables lie: "device"; "host" or "nvme" (disks), behind a cache on the
+                     device of ``table_cache`` of their rows (None: 0.2). ``table_misses``: of looked-up rows the share
+                     that isn't there, which prices take (None: as Zipf's law has it). None: on the device if they fit
     ep_overlap       beside what a mixture's tokens travel to their experts: "shared", the shared expert; a number, of
                      as many chunks of tokens one is sent while another is computed; "auto": what is quickest of each
     """
@@ -295,6 +299,9 @@ class Parallelism:
     backups: int | None = None
     ahead: int | str | None = None
     all_reduce: str | None = None
+    tables: str | None = None
+    table_cache: float | None = None
+    table_misses: float | None = None
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -308,6 +315,7 @@ class Parallelism:
         check_exchange(self.ep_overlap)
         check_ahead(self.ahead)
         check_all_reduce(self.all_reduce)
+        check_shares(table_cache=self.table_cache, table_misses=self.table_misses)
         if self.tensor is not None:
             self._check_factors(self.tensor)
 

@@ -6,6 +6,11 @@ Dense features go through a bottom MLP, each categorical one through a table of 
 multiplied pair by pair, and a top MLP says how likely a click is. The dense layers are data parallel, while tables lie
 on the devices as is cheapest: whole, by rows, by columns or replicated. The report shows each one's place.
 
+Tables larger than the devices lie in the host's memory, behind a cache of their rows. That takes an optimizer that
+touches looked-up rows alone, and segments that aren't compiled:
+
+    python examples/dlrm.py --optimizer rowwise-adagrad --parallelism "tensor_system=table-parallel tables=host"
+
     autoplan plan --model examples/dlrm.py:make_model --cluster-spec "1x8 h100-sxm" --parallelism table-parallel
 """
 
@@ -94,11 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> autoplan.Plan:
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--parallelism", default="table-parallel")
+    parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--export", default="out/dlrm")
     options = parser.parse_args(arguments)
     model = make_model(options.rows, options.width)
     batch = clicks_of(table_sizes(options.rows), options.batch)
-    plan = autoplan.parallelize(model, options.cluster_spec, batch, parallelism=options.parallelism)
+    how = autoplan.Training(optimizer=options.optimizer, compile=options.optimizer == "adamw")
+    plan = autoplan.parallelize(model, options.cluster_spec, batch, parallelism=options.parallelism, training=how)
     print(plan.report(verbose=True))
     print(plan.verify())
     plan.export(options.export)

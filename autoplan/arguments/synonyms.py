@@ -16,6 +16,7 @@ OF_PARALLELISM = (
     "offload", "tensor", "tensor_system", "local_steps", "cp", "ep", "cp_attention", "dp_replicate", "etp",
     "outer_optimizer", "compression", "compression_rank", "gossip", "compression_rate", "servers", "staleness",
     "tp_overlap", "compression_within", "backups", "ep_overlap", "ahead", "all_reduce",
+    "tables", "table_cache", "table_misses",
 )  # fmt: skip
 Z_LOSS = "model code for it: the loss has coefficient * logits.logsumexp(-1).square().mean() of each router added"
 EXPERT_CHOICE = "model code for it: a router's topk over the tokens of a row, for each expert"
@@ -54,6 +55,8 @@ PARALLELISM_NAMES: Mapping[str, str] = {
     "micro_batch_size": "micro_batch", "mbs": "micro_batch", "schedule": "pipeline_schedule",
     "activation_checkpointing": "recompute='full'", "gradient_checkpointing": "recompute='full'",
     **dict.fromkeys(("hierarchical_allreduce", "hierarchical_all_reduce"), "all_reduce='hierarchical'"),
+    **dict.fromkeys(("compute_kernel", "fused_uvm_caching", "uvm_caching"), "tables='host'"),
+    "cache_load_factor": "table_cache", "load_factor": "table_cache",
     "allreduce": "all_reduce", "checkpointing": "recompute='full'", "cpu_offload": "offload='parameters'",
 }  # fmt: skip
 SCHEDULE_NAMES: Mapping[str, str] = {

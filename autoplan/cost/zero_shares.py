@@ -82,6 +82,7 @@ class DataShares:
     beyond   (name, elements of optimizer state for each of its own) of parameters that the device keeps more for than
              for the others: their group has another optimizer
     all_reduce  what sums gradients, by their buckets' size (``ir.buckets.SumRule``); "": the backend's own all-reduce
+    tables   where embedding tables lie: "host" or "nvme", of whose rows the device has a cache; "": on the device
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
 
@@ -113,6 +114,7 @@ class DataShares:
     compensates: bool = False
     beyond: tuple[tuple[str, float], ...] = ()
     all_reduce: str = ""
+    tables: str = ""
 
     @property
     def links(self) -> ServerLinks:
@@ -213,7 +215,12 @@ class DataShares:
         that is what holds the states."""
         host = self.prices.device.host
         assert host is not None, f"{self.prices.device.name} has no host"
-        return host.on_disk() if self.offload == ON_DISK else host
+        return host.on_disk() if ON_DISK in (self.offload, self.tables) else host
+
+    @property
+    def tables_apart(self) -> bool:
+        """Whether tables lie in memory apart from the device's."""
+        return bool(self.tables) and not self.host.own
 
     @property
     def sharded(self) -> bool:

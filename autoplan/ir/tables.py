@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass
 KINDS = ("table", "rows", "columns")  # how one may be placed
 LOOKUPS = "autoplan.lookups"  # what looks them up
 SPARSE = "sparse"  # its keyword: gradients are of looked-up rows alone, as of torch's ``nn.Embedding(sparse=True)``
+CACHED = "cached"  # its keyword: tables lie off the device, which has a cache of their rows (``Cached``)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,38 @@ class Box:
     @property
     def stop(self) -> int:
         return self.start + self.elements
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Of tables that lie off the device, its cache of their rows.
+
+    where  "host" or "nvme"
+    state  what the optimizer keeps of a row: "none", "row" (one number), "element" (one for each of its elements)
+    boxes  of each box (rows that there is room for, of those that a microbatch looks up so many as aren't there)
+    """
+
+    where: str
+    state: str
+    boxes: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(given: object) -> Cached | None:
+        """From an operator's keyword; None where there is none."""
+        if not given:
+            return None
+        assert isinstance(given, tuple)
+        where, state, boxes = given
+        return Cached(where, state, boxes)
+
+    @property
+    def arguments(self) -> tuple:
+        """As plain tuples."""
+        return astuple(self)
+
+    def elements(self, box: Box) -> int:
+        """Of a row with what the optimizer keeps of it."""
+        return box.columns + {"none": 0, "row": 1, "element": box.columns}[self.state]
 
 
 @dataclass(frozen=True)

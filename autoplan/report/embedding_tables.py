@@ -1,19 +1,21 @@
 """Where each table of a recommender lies, and what it costs to look it up."""
 
-from autoplan.cost.operators.lookups import INDEX_BYTES, ROW_BYTES, read_bytes
+from autoplan.cost.operators.lookups import INDEX_BYTES, ROW_BYTES, read_bytes, traffic_of
 from autoplan.cost.operators.sparse_rows import is_sparse, whole_because
 from autoplan.cost.step import rows_of, stored_ratio
 from autoplan.emit.source import size_text
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
 from autoplan.ir.mesh import TENSOR
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.tables import LOOKUPS, Placed, Table
-from autoplan.option_values import ROWWISE
+from autoplan.ir.tables import CACHED, LOOKUPS, Cached, Placed, Table
+from autoplan.option_values import IN_HOST, ON_DISK, ROWWISE
 from autoplan.options import Training
 from autoplan.report.table import table
 from autoplan.search.tables.place import REPLICATED, Choice, chosen_in
 from autoplan.search.tables.table_groups import Found, tables_of
 
+DENSE = "dense"  # whole gradients, by TorchRec's name (its ``EmbeddingComputeKernel``), as the others
+KERNELS = {IN_HOST: "fused_uvm_caching", ON_DISK: "key_value"}
 POOLS = {"none": "single"}
 AGAIN = "this plan was made of another's graph; plan from the module to have those of looked-up rows alone"
 
@@ -26,9 +28,10 @@ def tables_section(record: PlanRecord) -> str:
     ways = record.chosen.mesh.size(TENSOR[0])
     rows = [row for block, node in grouped for row in placed_rows(record, block, node, ways)]
     rows += [replicated_row(found, record) for found in tables_of(record.model)]
-    header = ("table", "rows", "columns", "bytes", "looked up", "placement", "reads a step", "crosses links")
-    told = [f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 6, 7))}"]
+    header = ("table", "rows", "columns", "bytes", "looked up", "placement", "kernel", "reads a step", "crosses links")
+    told = [f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 7, 8))}"]
     told += [gradients_text(record, block, node, ways) for block, node in grouped if optimizers_of(record)]
+    told += [text for block, node in grouped if (text := cache_text(record, block, node, ways))]
     told += [rowwise_text(record)] if ROWWISE in optimizers_of(record) else []
     return "\n".join(told)
 
@@ -68,6 +71,36 @@ def gradients_text(record: PlanRecord, block: Block, node: Node, ways: int) -> s
     return f"Gradients of placed tables are as large as these, {own} on a device: {why or AGAIN}"
 
 
+def kernel_of(node: Node) -> str:
+    """How tables are kept and updated, by TorchRec's name for it."""
+    cached = Cached.of(dict(node.kwargs).get(CACHED))
+    return KERNELS[cached.where] if cached else "fused" if is_sparse(node) else DENSE
+
+
+def cache_text(record: PlanRecord, block: Block, node: Node, ways: int) -> str:
+    """What devices have of tables that lie elsewhere, and what a step is taken to bring there."""
+    cached, flat, chosen = Cached.of(dict(node.kwargs).get(CACHED)), block.types()[node.operands[0]], record.chosen
+    if cached is None:
+        return ""
+    rows = batch_rows(record.model) // chosen.microbatches // ways
+    traffic = traffic_of(node, flat, ways, rows, sparse=True)
+    stored = stored_ratio(record.training)
+    own, apart = traffic.cached_bytes, {IN_HOST: "the host's memory", ON_DISK: "the node's disks"}[cached.where]
+    missed = traffic.missed_bytes() * chosen.microbatches * stored
+    assumed = chosen.parallelism.table_misses
+    how = "by Zipf's law" if assumed is None else f"table_misses={assumed:g}"
+    placed = placed_of(block, node)
+    asked = (rows * ways * placed.tables[box.table].length / placed.tables[box.table].rows for box in placed.boxes)
+    looked_up = sum(box.rows * min(1.0, each) for box, each in zip(placed.boxes, asked, strict=True))
+    share = sum(count for _, count in cached.boxes) / looked_up
+    return (
+        f"Tables lie in {apart}, {size_text(round((own.tables + own.states) * stored))} for a device with the "
+        f"optimizer's state; its cache has {size_text(round(own.cache * stored))} of rows and what belongs to them. "
+        f"Of looked-up rows {100 * share:.0f}% are taken to be missing ({how}): {size_text(round(missed))} a step each "
+        "way; program.table_misses() measures it"
+    )
+
+
 def placed_of(block: Block, node: Node) -> Placed:
     given, boxes = node.args[3:5]
     assert isinstance(given, tuple) and isinstance(boxes, tuple)
@@ -78,7 +111,10 @@ def placed_rows(record: PlanRecord, block: Block, node: Node, ways: int) -> list
     flat, placed = block.types()[node.operands[0]], placed_of(block, node)
     chosen, names, asked = chosen_in(placed, ways), names_of(record, placed), batch_rows(record.model)
     return [
-        (names[i], *figures(placed.tables[i], flat.dtype), place_text(chosen[i]), *traffic(placed, i, flat, asked))
+        (
+            names[i], *figures(placed.tables[i], flat.dtype), place_text(chosen[i]), kernel_of(node),
+            *traffic(placed, i, flat, asked),
+        )
         for i in range(len(placed.tables))
     ]
 
@@ -120,4 +156,4 @@ def replicated_row(found: Found, record: PlanRecord) -> tuple[str, ...]:
     size = one.rows * one.width * DTYPE_BYTES[dtype]
     read = read_bytes(one, one.rows, one.width, batch_rows(record.model), DTYPE_BYTES[dtype])
     sent = f"{size_text(size)} summed"
-    return found.parameter, *figures(one, dtype), place_text(REPLICATED), size_text(round(read)), sent
+    return found.parameter, *figures(one, dtype), place_text(REPLICATED), DENSE, size_text(round(read)), sent

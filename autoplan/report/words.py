@@ -71,6 +71,9 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         ahead_words(p.ahead) if p.ahead else "",
         compression_words(p) if p.compression else "",
         f"{p.all_reduce} all-reduce" if p.all_reduce else "",
+        f"tables on {p.tables}" if p.tables else "",
+        f"{p.table_cache:g} of rows cached" if p.table_cache is not None else "",
+        f"{p.table_misses:g} of rows missed" if p.table_misses is not None else "",
     ]
 
 
@@ -174,7 +177,8 @@ def short_op(op: str) -> str:
 
 def apart_text(record: PlanRecord) -> str:
     """Where that lies which isn't in the devices' memory."""
-    return "on disk" if record.chosen.parallelism.offload == ON_DISK else "on the host"
+    chosen = record.chosen.parallelism
+    return "on disk" if ON_DISK in (chosen.offload, chosen.tables) else "on the host"
 
 
 def is_chosen(record: PlanRecord, alternative: Alternative) -> bool:

@@ -11,6 +11,7 @@ Modules, each importing only those before it:
     collectives   typed collectives and groups
     elastic       start, hang, restart
     looked_up     gradients of looked-up rows of tables
+    row_cache     tables off the device, and a cache of their rows there
     parallel      stages, ZeRO, gradient sums
     memory        recomputation and offload
     optim         the optimizer

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from autoplan.ir.tables import LOOKUPS, SPARSE
+from autoplan.ir.tables import CACHED, LOOKUPS, SPARSE, Cached
 from autoplan.ir.typed_program import Compute, Lowered
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 
@@ -91,7 +91,9 @@ class RowGradients:
     def whole(self, like: Tensor) -> Tensor:
         """The gradient of the flat parameter, as large as it."""
         found = torch.zeros_like(like)
-        return found.index_copy_(0, self.elements(), self.flattened()) if self.boxes else found
+        if not self.boxes:
+            return found
+        return found.index_copy_(0, self.elements().to(like.device), self.flattened().to(like.device))
 
 
 def rows_of(parameter: Tensor) -> RowGradients | None:
@@ -106,13 +108,23 @@ def keep_rows(parameter: Tensor) -> None:
 
 def kept_by_rows(lowered: Lowered) -> frozenset[str]:
     """The parameters that the program looks up with gradients of rows: none that is summed over other ranks."""
-    found, alone = set(), {p.name for p in lowered.parameters if not p.reduce_axes and len(p.stages) == 1}
+    alone = {p.name for p in lowered.parameters if not p.reduce_axes and len(p.stages) == 1}
+    return frozenset({name for name, how in looked_up_by(lowered) if how.get(SPARSE)} & alone)
+
+
+def cached_tables(lowered: Lowered) -> dict[str, Cached]:
+    """The parameters that lie off the device, which has a cache of their rows."""
+    each = ((name, Cached.of(how.get(CACHED))) for name, how in looked_up_by(lowered))
+    return {name: cached for name, cached in each if cached is not None}
+
+
+def looked_up_by(lowered: Lowered) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Of each look-up in placed tables the parameter, and its keywords."""
     for segment in lowered.segments:
         block = lowered.blocks[segment.block]
         names = dict(zip((p.name for p in block.parameters), segment.parameters, strict=True))
         computed = (s for s in block.body if isinstance(s, Compute) and s.op == LOOKUPS)
-        found |= {names[s.reads[0]] for s in computed if dict(s.kwargs).get(SPARSE)}
-    return frozenset(found & alone)
+        yield from ((names[s.reads[0]], dict(s.kwargs)) for s in computed)
 
 
 def distinct(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -65,14 +65,15 @@ class Program(RankModel):
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.pretrained, self.saver, self.steps = pretrained, Saver(), 0
-        stored = spec, self.storage, self.held, self.device
-        self.optimizer = rank_optimizer(*stored, replica_of(spec, self.axes), self.disk)
+        own = self.held, self.device, replica_of(spec, self.axes), self.disk
+        self.optimizer = rank_optimizer(spec, self.storage, *own)
+        self._follow_tables(self.optimizer)
         self.sums.follow(self.optimizer)
         told = self.sums.unless_diverged, loss_from_all(spec.lowered)
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device, lambda: self.saver.last, *told)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
-        given = self.held, self.axes, self.optimizer, lambda: publish(self.held)
-        self.servers = servers_of(spec, *given, timeout_s, note)
+        given = self.axes, self.optimizer, lambda: publish(self.held), timeout_s, note
+        self.servers = servers_of(spec, self.held, *given)
         self.backups = self.sums.backups = self.servers.backups if self.servers else None
         older = spec.parallelism.staleness  # kept before an update, once what is on its way has come
         self.versions = OlderVersions(self.held, self.optimizer, older) if older else None
@@ -138,8 +139,7 @@ class Program(RankModel):
                the whole batch
         Without dropout, batch norm by its running statistics, by the newest weights; of local SGD by the replicas'
         mean, as ``full_state_dict`` has it. A pipeline that isn't flushed is drained first. A loss that isn't finite is
-        returned as it is. InputsError for another batch; ParallelismError where the model computes something else in
-        evaluation, or for that number of rows.
+        returned as it is. InputsError for another batch, ParallelismError for one that can't be evaluated.
         """
         self._check_filled("evaluate")
         with self._during("evaluation", "evaluate"), self.local.as_one() if self.local else nullcontext():
@@ -266,9 +266,8 @@ class Program(RankModel):
         extra         plain values of your own, alike on every rank, copied now: the position in your data, say
         keep          of this run's checkpoints beside it that are named step-<number>, the newest and those that it
                       was reached from stay, ``keep`` in all; the others are removed afterwards
-        asynchronous  returns once the values of this moment are copied into the host's memory, and writes them while
-                      training goes on; the next save, a load and ``close`` wait for it. Where the optimizer's state
-                      lies on disks (offload="nvme") it is written before it returns: that memory isn't there
+        asynchronous  returns once these values are copied into the host's memory, and writes them while training goes
+                      on; the next save, a load and ``close`` wait for it. Of what lies on disks it returns at the end
         CheckpointError, on every rank, where another run saves there, the folder holds something else, ranks name
         different folders, or any couldn't write; DivergedError where a parameter or the optimizer's state isn't finite.
         What an asynchronous save finds while it writes is raised by the next of these.
@@ -359,6 +358,7 @@ class Program(RankModel):
             (self.servers.settle if applied else self.servers.close)()
         if self.continuous:
             self.continuous.settle(applied)
+        self._tables_whole()
 
     def _count(self) -> int:
         return self.steps
@@ -371,6 +371,7 @@ class Program(RankModel):
         self.filled = True
         self.updates.forget()
         publish(self.held)
+        self._tables_set()
         if self.servers:
             self.servers.begin()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
 from autoplan.errors import LaunchError
 from autoplan.option_values import ON_DISK
@@ -24,9 +25,10 @@ from autoplan.runtime.memory.disk_memory import DiskMemory
 from autoplan.runtime.not_a_module import not_of_a_module
 from autoplan.runtime.parallel import whole_tensors
 from autoplan.runtime.parallel.meshes import sharded_meshes
-from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, sharded_parameters
 from autoplan.runtime.parallel.stages import build_stages
 from autoplan.runtime.program_spec import ProgramSpec
+from autoplan.runtime.row_cache import RowCache, cache_of
 from autoplan.runtime.weights import loading, starting
 from autoplan.runtime.weights.writing import MAX_FILE_BYTES, trained_of, write_weights
 
@@ -59,10 +61,12 @@ class RankModel:
         groups = (*spec.lowered.groups, *groups)
         self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)
         zero = sharded_meshes(spec, self.world.device_mesh.device_type)
-        self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh, zero)
-        self.disk = DiskMemory() if spec.parallelism.offload == ON_DISK else None
+        streams = spec.parallelism.offload == ON_DISK
+        self.disk = DiskMemory() if streams or spec.parallelism.tables == ON_DISK else None
         on_disk = None if self.disk is None else self.disk.zeros
-        self.held = sharded_parameters(spec, self.stages.parameters, self.axes, on_disk)
+        built = spec, module.STAGES, self.axes, self.device, self.world.device_mesh, zero
+        self.stages = build_stages(*built, on_disk if spec.parallelism.tables == ON_DISK else None)
+        self.held = sharded_parameters(spec, self.stages.parameters, self.axes, on_disk if streams else None)
         self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device, zero)
         self.unread = whole_tensors.unread_values(spec, self.rank)
         self.agreement = (AskedOnce if spec.parallelism.tolerates_stragglers else Agreement)(self.axes, self.device)
@@ -147,6 +151,45 @@ class RankModel:
                 spec, self.storage, held, buffers, unread, folder, dtype, max_file_bytes, beside,
                 part_of=lambda held: self._averaged(held.values),
             )  # fmt: skip
+
+    def table_misses(self) -> dict[str, float]:
+        """Of tables that lie off the device: by the user's name of each, of the rows that this rank's look-ups asked
+        its cache for until now, each once a look-up, the share that wasn't there: ``Parallelism.table_misses``."""
+        counts: dict[str, list[int]] = {}
+        for held, cache in self._caches():
+            first = held.part.start[0]
+            for member in held.stored.members:
+                if (box := cache.boxes.get(member.start - first)) is not None:
+                    asked, missing = counts.setdefault(member.source, [0, 0])
+                    counts[member.source] = [asked + box.asked, missing + box.missing]
+        return {name: missing / asked for name, (asked, missing) in counts.items() if asked}
+
+    def _caches(self) -> Iterator[tuple[ShardedParameter, RowCache]]:
+        """Of parameters that lie off the device."""
+        each = ((held, cache_of(held.parameter)) for held in self.held)
+        return ((held, cache) for held, cache in each if cache is not None)
+
+    def _follow_tables(self, optimizer: Optimizer) -> None:
+        """Has what reads an optimizer's state find all of it there, and what sets it be heeded. On disks lies what has
+        an element for each of the tables'."""
+        for held, _ in self._caches():
+            state, disk = optimizer.state.get(held.updated, {}), self.disk
+            for name, value in state.items():
+                if disk is not None and isinstance(value, Tensor) and value.shape == held.updated.shape:
+                    state[name] = disk.zeros(value.shape, value.dtype).copy_(value)
+        optimizer.register_state_dict_pre_hook(lambda *_: self._tables_whole())
+        optimizer.register_load_state_dict_pre_hook(lambda *_: self._tables_whole())
+        optimizer.register_load_state_dict_post_hook(lambda *_: self._tables_set())
+
+    def _tables_whole(self) -> None:
+        """Before something reads tables where they lie."""
+        for _, cache in self._caches():
+            cache.flush()
+
+    def _tables_set(self) -> None:
+        """After something wrote them there."""
+        for _, cache in self._caches():
+            cache.drop()
 
     def __getattr__(self, name: str) -> object:
         """NotAModuleError for what people call of a module."""

@@ -158,6 +158,7 @@ class CandidateCosts:
         share = parameter_share(stage_model.data, stage_model.states)
         if self.operators.prepared.by_rows:  # whose account counts those of others
             share -= stage_model.data.gradient_shares[SENDING]
+        share *= not candidate.tables  # which lie elsewhere, and are most of the parameters
         held = HeldBytes(share, flight)
         return self.operators.joint(candidate, held, together)
 

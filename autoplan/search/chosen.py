@@ -88,6 +88,9 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         backups=s.backups or None,
         ahead=s.ahead or None,
         all_reduce=found.stage_model.data.all_reduce or None,
+        tables=s.tables or None,
+        table_cache=s.table_cache if s.tables else None,
+        table_misses=s.table_misses if s.tables else None,
     )
 
 

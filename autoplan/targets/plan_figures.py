@@ -17,6 +17,7 @@ UNPRICED = "how each operator is split, and where stages are cut: the trainer's 
 INEXACT = (
     "local_steps", "outer_optimizer", "compression", "compression_rank", "compression_rate", "gossip", "servers",
     "staleness", "tp_overlap", "ep_overlap", "compression_within", "backups", "ahead", "all_reduce",
+    "tables", "table_cache", "table_misses",
 )  # fmt: skip
 """Fields whose steps aren't one device's, or that no other trainer knows."""
 

@@ -123,6 +123,7 @@ ORDER = (
     "runtime.collectives",
     "runtime.program_spec",
     "runtime.looked_up",
+    "runtime.row_cache",
     "runtime.parallel",
     "runtime.memory",
     "runtime.optim",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import autoplan
+from autoplan import Training
 from autoplan.search.tables.place import Choice
 from autoplan.search.tables.placed_search import choices
 from tests.support.planning import parallelize_alone
@@ -59,3 +61,30 @@ def planned(
 MIXED: tuple[Choice, ...] = (
     ("table", 0), ("rows", -1), ("rows", -1), ("columns", -1), ("columns", -1), ("table", 3),
 )  # fmt: skip
+
+LIMIT = 0.05  # below the norm of every step's gradient
+GROUP = {"match": "bags*|several*|one*", "optimizer": "rowwise-adagrad", "learning_rate": 0.05}
+HOW = {
+    "rowwise-adagrad": Training(optimizer="rowwise-adagrad", learning_rate=0.1),
+    "sgd": Training(optimizer="sgd", learning_rate=1.0),
+    "adagrad": Training(optimizer="adagrad", learning_rate=0.1, optimizer_options={"lr_decay": 0.1}),  # type: ignore[arg-type]
+    "beside adamw": Training(learning_rate=0.01, groups=(GROUP,)),  # type: ignore[arg-type]
+    "sgd beside adamw": Training(learning_rate=0.01, groups=({**GROUP, "optimizer": "sgd"},)),  # type: ignore[arg-type]
+}
+
+
+def trained(how: Training, **others: Any) -> Training:
+    return Training(**{**vars(how), "precision": "fp64", "clip_grad_norm": LIMIT, "compile": False, **others})
+
+
+class Large(nn.Module):
+    """Tables beside which all else is small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(nn.EmbeddingBag(50_000, 8, mode="sum") for _ in range(3))
+        self.top = nn.Linear(24, 1)
+
+    def forward(self, ids: Tensor, clicks: Tensor) -> Tensor:
+        x = torch.cat([bag(ids[:, i]) for i, bag in enumerate(self.bags)], 1)
+        return functional.binary_cross_entropy_with_logits(self.top(x).squeeze(1), clicks)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoplan.ir.graph import DTYPE_BYTES, Node
+from autoplan.ir.graph import DTYPE_BYTES, Node, TensorType
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.tables import SPARSE, Box, Placed, Table
+from autoplan.ir.tables import CACHED, SPARSE, Box, Cached, Placed, Table
+from autoplan.option_values import ON_DISK
 from autoplan.rules.strategies import Strategy
 from cost_models.collective import COLLECTIVES
 from cost_models.compute import memory_bound_seconds, update_seconds
 from cost_models.hardware import Device, Topology
+from cost_models.offload import disk_update_seconds, host_update_seconds, link_seconds
 
 PLACED = "placed_lookups"  # the body of look-ups in tables of which ranks have parts
 SECTOR_BYTES = 64  # the least that memory gives of a row: a cache line of a CPU, two sectors of a GPU
@@ -18,7 +20,23 @@ MANY_BYTES = 2**28  # at which what a message or a kernel takes besides is no ma
 INDEX_BYTES = 4  # as indices travel
 ORDERED_BYTES = 256  # of an index in a radix sort, with its place: eight passes, 16 bytes read and written in each
 ROW_BYTES = 8  # the number of a row beside its gradient
+NUMBER_BYTES = 4  # of the slot of each row of a cached table, on the device
+SLOT_BYTES = 25  # of each slot of a cache: its row, how often that was used, its rank, whether it was changed
+PAGE_BYTES = 4096  # that a disk gives of a row at least
 PASSES_BACK = 3.0  # over the rows of a gradient: it comes in, a row's sum is read and written
+
+
+@dataclass(frozen=True)
+class CachedBytes:
+    """Bytes of tables that lie off the device: of their elements, of what the optimizer keeps of these, and of the
+    device's cache with all that belongs to it."""
+
+    tables: float = 0.0
+    states: float = 0.0
+    cache: float = 0.0
+
+    def __add__(self, other: CachedBytes) -> CachedBytes:
+        return CachedBytes(self.tables + other.tables, self.states + other.states, self.cache + other.cache)
 
 
 @dataclass(frozen=True)
@@ -29,6 +47,7 @@ class Traffic:
     rows      of the batch, on one of them
     itemsize  bytes of a table's element
     sparse    whether gradients are of looked-up rows alone
+    cached    where the tables lie off the device, its cache of their rows
     """
 
     placed: Placed
@@ -36,6 +55,7 @@ class Traffic:
     rows: int
     itemsize: int
     sparse: bool = False
+    cached: Cached | None = None
 
     def read_bytes(self, box: Box) -> float:
         """Of a box' rows that all members ask for, with indices spread evenly over the table's rows."""
@@ -69,6 +89,49 @@ class Traffic:
     def forward_s(self, device: Device) -> float:
         """Rows read, pooled vectors written and put side by side."""
         return float(memory_bound_seconds(self.busiest_bytes + 3 * self.result_bytes, device))
+
+    def missed_s(self, device: Device) -> float:
+        """Of rows that a cache lacks: they come over the link, with what the optimizer keeps of them, and as many go
+        back, changed. The host reads and writes them at random, and its disks whole pages. The device waits."""
+        if self.cached is None:
+            return 0.0
+        assert device.host is not None, "checked as tables are placed"
+        size = self.missed_bytes()
+        moved_s = 2 * link_seconds(size, device.host) + host_update_seconds(4 * size, device.host)
+        if self.cached.where == ON_DISK:
+            assert device.host.disk is not None, "checked as tables are placed"
+            moved_s += disk_update_seconds(self.missed_bytes(PAGE_BYTES), device.host.disk)
+        return float(moved_s)
+
+    def missed_bytes(self, least: int = 0) -> float:
+        """That one microbatch brings to the member that misses most; as many go back. ``least``: of a row."""
+        return max(sum(size[1] * max(least, self.row_bytes(box)) for box, size in own) for own in self.caches)
+
+    def row_bytes(self, box: Box) -> int:
+        """Of a cached row with what the optimizer keeps of it."""
+        assert self.cached is not None
+        return self.cached.elements(box) * self.itemsize
+
+    @property
+    def caches(self) -> list[list[tuple[Box, tuple[int, int]]]]:
+        """Of each member its boxes, with the size of each one's cache (``Cached.boxes``)."""
+        assert self.cached is not None
+        sizes = {box.start: size for box, size in zip(self.placed.boxes, self.cached.boxes, strict=True)}
+        return [[(box, sizes[box.start]) for box in own] for own in self.members]
+
+    @property
+    def cached_bytes(self) -> CachedBytes:
+        """Of a member; nothing of tables that lie on the device."""
+        if self.cached is None:
+            return CachedBytes()
+        own = self.placed.elements / self.ways * self.itemsize
+        rows = sum(box.rows for box in self.placed.boxes) / self.ways * self.itemsize
+        states = {"none": 0.0, "row": rows, "element": own}[self.cached.state]
+        here = (
+            sum(size[0] * (self.row_bytes(box) + SLOT_BYTES) + box.rows * NUMBER_BYTES for box, size in each)
+            for each in self.caches
+        )
+        return CachedBytes(own, states, float(max(here)))
 
     def backward_s(self, device: Device, own_bytes: float) -> float:
         """Rows' gradients added to what is filled with zeros before: as large as the rank's tables, or as the rows that
@@ -124,11 +187,13 @@ class ByteSeconds:
 
 
 def traffic_of(
-    tables: object, boxes: object, elements: int, ways: int, rows: int, dtype: str, sparse: bool
+    node: Node, flat: TensorType, ways: int, rows: int, sparse: bool
 ) -> Traffic:
     """From an operator's arguments."""
+    tables, boxes = node.args[3:5]
     assert isinstance(tables, tuple) and isinstance(boxes, tuple)
-    return Traffic(Placed.of(tables, boxes, elements), ways, rows, DTYPE_BYTES[dtype], sparse)
+    cached = Cached.of(dict(node.kwargs).get(CACHED))
+    return Traffic(Placed.of(tables, boxes, flat.elements), ways, rows, DTYPE_BYTES[flat.dtype], sparse, cached)
 
 
 def by_rows(node: Node, strategy: Strategy, mesh: Mesh) -> bool:

@@ -184,8 +184,9 @@ def price_operator(
     share = weights_share(operator, cost)
     if not fuses:
         cost = eager_cost(operator, cost, strategy, mesh, device)
+    missed_s = lookups_of(operator, strategy, mesh).missed_s(device) if kind == "lookups" else 0.0
     backward_s = cost.backward_s if goes_back else 0.0
-    return Cost(cost.forward_s, backward_s, cost.flops, share * backward_s)
+    return Cost(cost.forward_s + missed_s, backward_s, cost.flops, share * backward_s)
 
 
 def eager_cost(operator: Operator, cost: Cost, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
@@ -352,8 +353,7 @@ def lookups_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> TableTraff
     """What look-ups in placed tables move under a strategy: one rank's rows of one microbatch."""
     ways = math.prod(mesh.size(axis) for axis, s in strategy.axes if s.body == PLACED)
     rows = local_shape(operator.node.type, [(a, s.output) for a, s in strategy.axes], mesh)[0]
-    flat, (tables, boxes) = operator.operands[0], operator.node.args[3:5]
-    return traffic_of(tables, boxes, flat.elements, ways, rows, flat.dtype, by_rows(operator.node, strategy, mesh))
+    return traffic_of(operator.node, operator.operands[0], ways, rows, by_rows(operator.node, strategy, mesh))
 
 
 def is_causal(node: Node) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoplan.ir.graph import Model, Node
-from autoplan.ir.tables import LOOKUPS, SPARSE
+from autoplan.ir.tables import CACHED, LOOKUPS, SPARSE, Cached
 from autoplan.option_values import MOVING, ROWWISE, SET_RATES
 from autoplan.options import Inference, Parallelism, Training
 
@@ -66,9 +66,10 @@ def moving_all(training: Training, names: Sequence[str]) -> str:
     return ""
 
 
-def with_rows(model: Model, sparse: bool) -> Model:
-    """The model whose placed tables have gradients of looked-up rows alone, or of all."""
-    blocks = (replace(block, nodes=tuple(marked(node, sparse) for node in block.nodes)) for block in model.blocks)
+def with_rows(model: Model, sparse: bool, cached: Cached | None = None) -> Model:
+    """The model whose placed tables have gradients of looked-up rows alone, or of all; ``cached``: that lie so."""
+    how = ((SPARSE, True),) * sparse + (((CACHED, cached.arguments),) if cached else ())
+    blocks = (replace(block, nodes=tuple(marked(node, how) for node in block.nodes)) for block in model.blocks)
     return replace(model, blocks=tuple(blocks))
 
 
@@ -77,5 +78,11 @@ def is_sparse(node: Node) -> bool:
     return node.op == LOOKUPS and bool(dict(node.kwargs).get(SPARSE))
 
 
-def marked(node: Node, sparse: bool) -> Node:
-    return replace(node, kwargs=((SPARSE, True),) if sparse else ()) if node.op == LOOKUPS else node
+def marked(node: Node, how: tuple) -> Node:
+    return replace(node, kwargs=how) if node.op == LOOKUPS else node
+
+
+def kept_of_rows(training: Training, names: Sequence[str]) -> str:
+    """What the optimizer keeps of a row that was looked up, as ``ir.tables.Cached.state`` has it."""
+    optimizer = training.updating(training.group_of(names)).optimizer
+    return {ROWWISE: "row", "adagrad": "element"}.get(optimizer, "none")

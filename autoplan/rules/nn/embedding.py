@@ -65,12 +65,13 @@ POOLING = 3  # of a table's arguments (``autoplan.ir.tables.Table``)
 @rule("autoplan.lookups")
 def lookups(
     flat: TensorType, indices: tuple[TensorType, ...], scales: tuple[TensorType, ...], tables: tuple, boxes: tuple,
-    sparse: bool = False,
+    sparse: bool = False, cached: tuple = (),
 ) -> Rule:  # fmt: skip
     """flat [n], indices [b] or [b, l] of each table, scales [b, l] -> [b, c].
 
     Rows of the batch split freely. With the tables split as well, indices travel to the ranks that have their tables
-    and vectors come back. ``sparse``: gradients are of looked-up rows alone.
+    and vectors come back. ``sparse``: gradients are of looked-up rows alone. ``cached``: the tables lie off the
+    device (``ir.tables.Cached``).
     """
     given = (*indices, *scales)
     bags = ["b" if len(kind.shape) == 1 else f"b l{i}" for i, kind in enumerate(given)]

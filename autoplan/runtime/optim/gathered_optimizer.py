@@ -23,6 +23,7 @@ from autoplan.errors import InputsError
 from autoplan.option_values import MOVING
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage, whole_of
+from autoplan.runtime.row_cache import WEIGHTS, updatable
 
 Kind = Callable[..., Optimizer]
 """A class of torch.optim."""
@@ -247,19 +248,23 @@ def update_elements(kind: Kind, group: Mapping[str, Any], held: ShardedParameter
     wide = [name for name, value in state.items() if isinstance(value, Tensor) and value.shape == flat.shape]
     once = {name: value for name, value in state.items() if name not in wide}  # for all elements: the count of steps
     after: Mapping[str, Any] = {}
-    for start, each in held.rows.boxes.items():
-        box = slice(start, start + each.count * each.values.shape[1])
-        rows = nn.Parameter(flat[box].view(each.count, -1)[each.rows])
-        rows.grad = each.values
+    boxes = ((start, each, some) for start, each in held.rows.boxes.items()
+             for some in updatable(held.parameter, start, each))  # fmt: skip
+    for start, each, some in boxes:
+        box, shape = slice(start, start + each.count * each.values.shape[1]), (each.count, -1)
+        weights = some.matrix(WEIGHTS, flat[box].view(shape))
+        kept = {name: some.matrix(name, state[name][box].view(shape)) for name in wide}
+        rows = nn.Parameter(weights[some.places])
+        rows.grad = each.values[some.which]
         inner = kind([{**group, "params": [rows]}])
         begun = {name: value.clone() if isinstance(value, Tensor) else value for name, value in once.items()}
-        inner.state[rows] = begun | {name: state[name][box].view(each.count, -1)[each.rows] for name in wide}
+        inner.state[rows] = begun | {name: values[some.places] for name, values in kept.items()}
         if hasattr(optimizer, GUARD):
             setattr(inner, GUARD, getattr(optimizer, GUARD))
         inner.step()
         after = inner.state[rows]
-        for name in wide:
-            state[name][box].view(each.count, -1).index_copy_(0, each.rows, after[name])
-        flat[box].view(each.count, -1).index_copy_(0, each.rows, rows.detach())
+        for name, values in kept.items():
+            values.index_copy_(0, some.places, after[name])
+        weights.index_copy_(0, some.places, rows.detach())
     for name in after.keys() - set(wide):
         state[name] = after[name]

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from autoplan.ir.buckets import Compression
-from autoplan.option_values import ELEMENTWISE, ROWWISE
+from autoplan.option_values import ELEMENTWISE, ON_DISK, ROWWISE
 from autoplan.options import Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.memory.disk_memory import DiskMemory
@@ -90,6 +90,7 @@ def rank_optimizer(
     rowwise = None
     if len(training.optimizers) > 1 and ROWWISE in training.optimizers:
         rowwise = RowwiseRule(spec, held, device, replica)
+    disk = disk if spec.parallelism.offload == ON_DISK else None  # else it has tables alone
     optimizer = over_parts(spec, storage, held, rowwise) if disk is None else streamed(training, held, disk)
     if isinstance(optimizer, Lamb):
         sources = [p.source for p in spec.lowered.parameters]

@@ -33,6 +33,7 @@ from autoplan.runtime.optim.gathered_optimizer import GatheredOptimizer
 from autoplan.runtime.parallel.flat_param_views import pieces
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.program_spec import ProgramSpec
+from autoplan.runtime.row_cache import WEIGHTS, updatable
 
 ROW_SUM = "row_sum"
 
@@ -161,10 +162,13 @@ class RowwiseAdagrad(Optimizer):
             for mine, whole in zip(split, total.split([len(mine) for mine in split]), strict=True):
                 mine.copy_(whole)
         for (block, first, each), mine in zip(boxes, squares, strict=True):
-            found = sums[first + each.rows].add_(mine, alpha=1 / block.width)
-            sums.index_copy_(0, first + each.rows, found)
-            steps = (group["lr"] / (found.sqrt() + group["eps"])).masked_fill_(mine == 0, 0.0)
-            block.matrix(values).index_add_(0, each.rows, each.values * steps[:, None], alpha=-1)
+            for some in updatable(parameter, block.values.start, each, mine != 0):
+                accumulated = some.matrix(ROW_SUM, sums[first : first + block.rows])
+                found = accumulated[some.places].add_(mine[some.which], alpha=1 / block.width)
+                accumulated.index_copy_(0, some.places, found)
+                steps = (group["lr"] / (found.sqrt() + group["eps"])).masked_fill_(mine[some.which] == 0, 0.0)
+                weights = some.matrix(WEIGHTS, block.matrix(values))
+                weights.index_add_(0, some.places, each.values[some.which] * steps[:, None], alpha=-1)
 
     def row_sums(self, parameter: Tensor) -> Tensor:
         """[rows here]: the accumulators, which begin at zero."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from autoplan.ir.typed_program import StoredParameter
-from autoplan.runtime.looked_up import keep_rows, kept_by_rows
+from autoplan.runtime.looked_up import cached_tables, keep_rows, kept_by_rows
 from autoplan.runtime.program_spec import ProgramSpec
+from autoplan.runtime.row_cache import keep_cache
 
 
 @dataclass
@@ -21,6 +22,8 @@ class Made:
     """The parameters and buffers of one rank by the program's names, made when they are first asked for.
 
     They have no values yet. The same name gives the same object, so that a tied parameter is one.
+
+    elsewhere  makes the memory of tables of whose rows the device has a cache, from shape and dtype; None: the host's
     """
 
     spec: ProgramSpec
@@ -28,12 +31,16 @@ class Made:
     device: torch.device
     parameters: dict[str, nn.Parameter] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    elsewhere: Callable[..., Tensor] | None = None
 
     def parameter(self, name: str) -> nn.Parameter:
         if name not in self.parameters:
             stored = self.stored(name)
             dtype = self.spec.parameter_dtype(stored)
-            self.make(stored, torch.empty(stored.local_shape, dtype=dtype, device=self.parameter_device))
+            if stored.name in self.cached:
+                self.make_cached(stored, dtype)
+            else:
+                self.make(stored, torch.empty(stored.local_shape, dtype=dtype, device=self.parameter_device))
         return self.parameters[name]
 
     def side_by_side(self, names: Sequence[str]) -> None:
@@ -57,6 +64,19 @@ class Made:
         if stored.name in self.by_rows and stored.trainable:
             keep_rows(made)
         self.parameters[stored.name] = made
+
+    def make_cached(self, stored: StoredParameter, dtype: torch.dtype) -> None:
+        """Tables that lie with the host, or on its disks, and a cache of their rows on the device."""
+        meta = self.parameter_device.type == "meta"
+        where = self.elsewhere if self.elsewhere is not None and not meta else torch.zeros
+        made = where(stored.local_shape, dtype=dtype)
+        self.make(stored, made.to(self.parameter_device) if meta else made)
+        keep_cache(self.parameters[stored.name], self.device)
+
+    @cached_property
+    def cached(self) -> frozenset[str]:
+        """Tables that lie elsewhere."""
+        return frozenset(cached_tables(self.spec.lowered))
 
     @cached_property
     def by_rows(self) -> frozenset[str]:

@@ -73,15 +73,17 @@ class RankStages:
 def build_stages(
     spec: ProgramSpec, entries: Sequence[StageEntry], axes: Mapping[str, MeshAxis], device: torch.device,
     device_mesh: DeviceMesh, zero: Mapping[tuple[str, ...], DeviceMesh],
+    elsewhere: Callable[..., Tensor] | None = None,
 ) -> RankStages:  # fmt: skip
     """This rank's stages, on its device, their parameters without values yet.
 
-    zero  the meshes of what ZeRO shards (``meshes.sharded_meshes``)
+    zero       the meshes of what ZeRO shards (``meshes.sharded_meshes``)
+    elsewhere  as of ``Made``
 
     Parameters that ZeRO will split are made on the meta device first: no rank ever holds them whole.
     """
     coordinate = axes[PIPELINE].rank if PIPELINE in axes else 0
-    made = Made(spec, torch.device("meta") if zero else device, device)
+    made = Made(spec, torch.device("meta") if zero else device, device, elsewhere=elsewhere)
     mine = [n for n in range(len(entries)) if spec.pipeline_rank(n) == coordinate]
     modules = [StageModule(n, entries[n](Parameters(made), axes)) for n in mine]
     places = {name: places_of(p, modules) for name, p in made.parameters.items()}

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from autoplan.errors import WeightsError
 from autoplan.ir.mesh import whole_axis
 from autoplan.ir.typed_program import StoredParameter
+from autoplan.option_values import DEVICE
 from autoplan.runtime.collectives.objects import from_first
 from autoplan.runtime.parallel.flat_param_views import matrices
 from autoplan.runtime.parallel.meshes import reordered, sharded_meshes
@@ -39,7 +40,8 @@ class Storage:
         self.spec = spec
         self.on_device = {(): device_mesh[tuple(names)] if names else device_mesh, **zero}
         self.on_host = self.on_device
-        if spec.parallelism.offload is not None and device.type != "cpu":
+        apart = spec.parallelism.offload is not None or spec.parallelism.tables not in (None, DEVICE)
+        if apart and device.type != "cpu":
             self.on_host = {(): reordered(spec, "cpu", names), **sharded_meshes(spec, "cpu")}
 
     @property

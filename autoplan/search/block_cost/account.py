@@ -13,6 +13,7 @@ from autoplan.cost import Cost, Operator, Prices
 from autoplan.cost.beside_tokens import beside_tokens
 from autoplan.cost.chunk_seconds import Product, beside_products
 from autoplan.cost.operators.kept_beside import sent_again
+from autoplan.cost.operators.lookups import CachedBytes
 from autoplan.cost.operators.operator_seconds import lookups_of
 from autoplan.cost.operators.token_exchange import NOTHING, in_chunks
 from autoplan.cost.prices import layout_bytes
@@ -74,6 +75,7 @@ class BlockCost:
     live             what it holds while it runs, of which ``kept_bytes`` and ``working_bytes`` are the account
     parameter_shapes  local ones, in the block's order
     untouched        bytes of tables of which a step makes no gradient: rows that it doesn't look up
+    cached           of tables that lie off the device
     """
 
     forward_s: float
@@ -93,6 +95,7 @@ class BlockCost:
     live: LiveBytes = field(default_factory=LiveBytes)
     parameter_shapes: tuple[tuple[int, ...], ...] = ()
     untouched: float = 0.0
+    cached: CachedBytes = field(default_factory=CachedBytes)
 
     @property
     def parameters(self) -> dict[tuple[str, ...], int]:
@@ -188,6 +191,7 @@ def price_block(
         live,
         tuple(layout.local_shape(types[name].shape, mesh) for name, layout in choice.parameters),
         sum(untouched_bytes(operators[name], strategy, prices) for name, strategy in choice.strategies),
+        sum((cached_bytes(operators[name], strategy, prices) for name, strategy in choice.strategies), CachedBytes()),
     )
 
 
@@ -196,6 +200,12 @@ def untouched_bytes(operator: Operator, strategy: Strategy, prices: Prices) -> f
     if operator.rule.cost != "lookups" or not prices.training:
         return 0.0
     return lookups_of(operator, strategy, prices.mesh).untouched_bytes(prices.microbatches)
+
+
+def cached_bytes(operator: Operator, strategy: Strategy, prices: Prices) -> CachedBytes:
+    """As in ``BlockCost``."""
+    looks_up = operator.rule.cost == "lookups"
+    return lookups_of(operator, strategy, prices.mesh).cached_bytes if looks_up else CachedBytes()
 
 
 def cut_in_chunks(

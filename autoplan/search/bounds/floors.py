@@ -67,6 +67,7 @@ def least_bytes(operators: OperatorProblems, candidate: Candidate, training: Tra
     prices = operators.prices(tensor_mesh(candidate.mesh), candidate.schedule)
     data = data_axis(candidate, prices, optimizer_states(training))
     share = least_share(data, optimizer_states(training), candidate, bool(operators.prepared.by_rows))
+    share *= not operators.prepared.caches_tables  # of which any part may lie elsewhere
     states = sizes.parameters * share + sizes.frozen * data.frozen_share(data.wide)
     states /= candidate.operator_ways * candidate.pp
     if is_interleaved(candidate.schedule):

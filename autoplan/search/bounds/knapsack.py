@@ -149,7 +149,7 @@ def ranks_of(
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
     by_rows, candidate = bool(stage_model.chain.untouched.any()), stage_model.candidate
     states = least_of_blocks(known, "owned") * least_share(stage_model.data, stage_model.states, candidate, by_rows)
-    states = states + least_of_blocks(known, "frozen_owned")
+    states = states * (not candidate.tables) + least_of_blocks(known, "frozen_owned")
     flight, prices = np.array(flights(stage_model), dtype=float), known.rates
     names = ("working", "parameters", "gathered_frozen", "inputs", "outputs")
     lean = {name: known.least(name) for name in names}

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from autoplan.cost.interleaved import splits
+from autoplan.cost.operators.lookups import CachedBytes
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model, Segment
 from autoplan.search.block_cost.account import BlockCost
@@ -44,6 +45,7 @@ class Chain:
     held         trained parameters by segment
     held_frozen  the others
     alone        whether it is one stage
+    cached       of tables that lie off the device, by segment
     """
 
     forward_s: np.ndarray
@@ -81,9 +83,15 @@ class Chain:
     held: HeldParameters
     held_frozen: HeldParameters
     alone: bool
+    cached: tuple[CachedBytes, ...]
 
     def __len__(self) -> int:
         return len(self.forward_s)
+
+    @property
+    def tables_hosted(self) -> np.ndarray:
+        """[segments] bytes of tables that lie off the device, and of what the optimizer keeps of them."""
+        return np.array([each.tables + each.states for each in self.cached])
 
     @property
     def shares(self) -> bool:
@@ -200,6 +208,7 @@ def chain_of(
         held=held,
         held_frozen=held_frozen,
         alone=candidate.pp == 1,
+        cached=tuple(blocks[block].cached for block in order),
     )
 
 

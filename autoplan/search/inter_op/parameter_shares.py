@@ -129,7 +129,7 @@ def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
         wide=candidate.wide, replicas=candidate.dp_replicate,
         compressed=candidate.compressed, neighbours=neighbours(candidate.gossip, prices.mesh.size("dp")),
         servers=candidate.servers, backups=candidate.backups,
-        arriving=bool(candidate.ahead), all_reduce=candidate.all_reduce,
+        arriving=bool(candidate.ahead), all_reduce=candidate.all_reduce, tables=candidate.tables,
     )  # fmt: skip
     return found if candidate.all_reduce or not chooses_sums(found) else replace(found, all_reduce=found.quickest())
 
@@ -216,11 +216,12 @@ def gradient_itemsize(data: DataAxis, held: HeldParameters) -> int:
     return round(data.prices.stored * size / math.prod(held.shapes[name]))
 
 
-def kept_beside(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[float, ...]]:
-    """([segments] bytes of what stays beside parameters and the states that all have: compression's, and states beyond
-    these; the same of each parameter that several read)."""
-    (column, ties), (more, of_ties) = left_out(data, held), states_beyond(data, held)
-    return column + more, tuple(one + other for one, other in zip(ties, of_ties, strict=True))
+def kept_beside(data: DataAxis, chain: Chain, states: float) -> tuple[np.ndarray, tuple[float, ...]]:
+    """([segments] bytes of what stays beside parameters and the states that all have: compression's, states beyond
+    these, and caches in the place of tables; the same of each parameter that several read)."""
+    (column, ties), (more, of_ties) = left_out(data, chain.held), states_beyond(data, chain.held)
+    column = column + more + kept_of_caches(data, chain, states)
+    return column, tuple(one + other for one, other in zip(ties, of_ties, strict=True))
 
 
 def states_beyond(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[float, ...]]:
@@ -251,6 +252,27 @@ def told_apart(
         found[number % len(memory)] += column[stage.first : stage.last].sum() - twice
     pairs = zip(memory, map(round, found), strict=True)
     return tuple(replace(m, parameters=m.parameters - own, optimizer=m.optimizer + own) for m, own in pairs)
+
+
+def kept_of_caches(data: DataAxis, chain: Chain, states: float) -> np.ndarray:
+    """[segments] bytes of caches of tables that lie off the device, less what is counted of these tables elsewhere."""
+    counted = np.array([each.tables for each in chain.cached]) + cached_states(data, chain, states)
+    return np.array([each.cache for each in chain.cached]) - counted * data.tables_apart
+
+
+def cached_states(data: DataAxis, chain: Chain, states: float) -> np.ndarray:
+    """[segments] of that, what is counted as the optimizer's states."""
+    share = data.states_share(states)
+    return np.array([each.states if data.beyond else share * each.tables for each in chain.cached])
+
+
+def caches_as_parameters(
+    memory: StageMemory, data: DataAxis, chain: Chain, states: float, stages: Sequence[StageChoice]
+) -> StageMemory:
+    """A rank's memory with all of caches as parameters', their rows' states included."""
+    counted = cached_states(data, chain, states) * data.tables_apart
+    own = round(sum(float(counted[stage.first : stage.last].sum()) for stage in stages))
+    return replace(memory, parameters=memory.parameters + own, optimizer=memory.optimizer - own)
 
 
 def left_out(data: DataAxis, held: HeldParameters) -> tuple[np.ndarray, tuple[float, ...]]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import ACCUMULATING, REDUCED, WAITING, is_interleaved
 from autoplan.ir.choice import StageChoice, StageMemory
-from autoplan.search.inter_op.parameter_shares import standing_whole, told_apart
+from autoplan.search.inter_op.parameter_shares import caches_as_parameters, standing_whole, told_apart
 from autoplan.search.inter_op.stage_model import StageModel
 from cost_models.pipeline.order import actions
 
@@ -65,6 +65,7 @@ def rank_peak(stage_model: StageModel, stages: Sequence[StageChoice], rank: int,
     """Of the stages of one pipeline rank, of ``count`` in all."""
     data, account = stage_model.data, stage_model.memory_account
     (need,) = told_apart(stage_model.memory_of(stages, (rank,)), data, stage_model.chain.held, stages)
+    need = caches_as_parameters(need, data, stage_model.chain, stage_model.states, stages)
     each = stage_model.needs(stages)
     whole = each.by_rank(1)
     ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read

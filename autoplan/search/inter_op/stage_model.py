@@ -101,7 +101,7 @@ class StageModel:
         chain, data, candidate = self.chain, self.data, self.candidate
         sizes = candidate.schedule, candidate.pp, candidate.microbatches
         ties, others = chain.held.ties, chain.held_frozen.ties
-        left, left_ties = kept_beside(data, chain.held)
+        left, left_ties = kept_beside(data, chain, self.states)
         return SegmentBytes(
             parameters=chain.parameters, elsewhere=chain.elsewhere, untouched=chain.untouched,
             bucketed=chain.held.bucketed(data), frozen=chain.frozen + left, kept=chain.kept, inputs=chain.inputs,
@@ -184,11 +184,11 @@ class StageModel:
 
     @cached_property
     def frozen_hosted(self) -> np.ndarray:
-        """[segments] bytes of parameters that aren't trained in a host's memory apart; what several segments read is in
-        the first one's."""
+        """[segments] bytes in a host's memory apart of tables, and of parameters that aren't trained; what several
+        segments read is in the first one's."""
         kinds = self.chain.held_frozen.kinds.items()
         parts = (self.data.frozen_host_share(axes) * kind.first_read((0, len(self.chain))) for axes, kind in kinds)
-        return np.asarray(sum(parts, np.zeros(len(self.chain))))
+        return np.asarray(sum(parts, self.chain.tables_hosted * self.data.tables_apart))
 
     @cached_property
     def alone(self) -> np.ndarray:

@@ -250,8 +250,7 @@ def touched_share(form: OperatorInputs, kind: TensorType, layout: Layout) -> flo
     for operator in form.prepared.by_rows:
         if operator.operands[0] == kind and ways > 1:
             rows = operator.node.type.shape[0] // ways
-            tables, boxes = operator.node.args[3:5]
-            found = traffic_of(tables, boxes, kind.elements, ways, rows, kind.dtype, sparse=True)
+            found = traffic_of(operator.node, kind, ways, rows, sparse=True)
             return min(1.0, found.gradient_bytes() * ways / kind.bytes)
     return 1.0
 

@@ -11,6 +11,7 @@ from autoplan.cost.operators.sparse_rows import is_sparse
 from autoplan.ir.graph import Model, Node, TensorType
 from autoplan.ir.layout import R, State
 from autoplan.ir.mesh import MICROBATCH, Mesh
+from autoplan.ir.tables import CACHED
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
@@ -55,6 +56,11 @@ class Prepared:
     def by_rows(self) -> tuple[Operator, ...]:
         """Look-ups in tables whose gradients are of looked-up rows alone."""
         return tuple(each for own in self.operators for each in own.values() if is_sparse(each.node))
+
+    @property
+    def caches_tables(self) -> bool:
+        """Whether tables lie off the devices, so that their bytes aren't those of the parameter that they are."""
+        return any(dict(each.node.kwargs).get(CACHED) for each in self.by_rows)
 
     def whole(self, node: Node) -> AxisStrategy:
         """A constant on an axis that doesn't split the batch: whole on every rank."""

@@ -27,7 +27,7 @@ from autoplan.cost.interleaved import deals_rounds
 from autoplan.ir.buckets import Compression, sum_levels
 from autoplan.ir.folding import Folding, fold
 from autoplan.ir.mesh import CONTEXT, CONTEXTS, TENSOR, Mesh, replicated
-from autoplan.option_values import CONTINUOUS, CP_ATTENTION, HIERARCHICAL, cuts
+from autoplan.option_values import CONTINUOUS, CP_ATTENTION, HIERARCHICAL, IN_HOST, ON_DISK, cuts
 from autoplan.options import Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
@@ -59,6 +59,8 @@ class Candidate:
     gossip          the graph on which replicas that step by themselves meet their neighbours; "": all are averaged
     compressed      how gradients go over the data axis; None: they are summed whole
     all_reduce      what sums them, as it is pinned; "": what is quickest (``parameter_shares.data_axis``)
+    tables          where embedding tables lie that are placed: "host" or "nvme"; "": on the devices. ``table_cache``,
+                    ``table_misses``: as of ``Parallelism``
     """
 
     pp: int
@@ -88,6 +90,9 @@ class Candidate:
     backups: int = 0
     ahead: int | str = 0
     all_reduce: str = ""
+    tables: str = ""
+    table_cache: float | None = None
+    table_misses: float | None = None
 
     @property
     def stages(self) -> int:
@@ -225,6 +230,8 @@ def all_candidates(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candida
                             folding.beside, pinned.outer_optimizer or "", pinned.compressed, pinned.gossip or "",
                             pinned.servers or 0, folding.inner, pinned.backups or 0,
                             pinned.ahead or 0, pinned.all_reduce or "",
+                            pinned.tables if pinned.tables in (IN_HOST, ON_DISK) else "", pinned.table_cache,
+                            pinned.table_misses,
                         )  # fmt: skip
                         if sums_as_pinned(candidate, limits.node):
                             yield candidate

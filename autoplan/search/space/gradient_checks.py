@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoplan.arguments.values import is_number
 from autoplan.errors import ParallelismError
 from autoplan.ir.buckets import ONE_BIT
-from autoplan.option_values import ELEMENTWISE, HIERARCHICAL, OF_OPTIMIZER, RING, TREE, WATCHES
+from autoplan.option_values import ELEMENTWISE, HIERARCHICAL, IN_HOST, OF_OPTIMIZER, ON_DISK, RING, TREE, WATCHES
 from autoplan.options import Parallelism, Training
 
 Conflict = tuple[object, str, str, str]
@@ -291,4 +291,22 @@ def served_training(pinned: Parallelism, training: Training) -> Iterator[Conflic
         pinned.staleness and pinned.servers and training.scales_loss,
         f"staleness={pinned.staleness} with precision={training.precision!r}",
         "a step that overflows would be skipped while the weights that it read are gone", "use bf16-mixed",
+    )  # fmt: skip
+
+
+def table_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
+    """What says where tables lie, and can't."""
+    value, away = f"tables={pinned.tables!r}", pinned.tables in (IN_HOST, ON_DISK)
+    yield (
+        pinned.tables and pinned.tensor_system != "table-parallel", value,
+        "it says where tables lie that are placed", "give tensor_system='table-parallel', too, or leave it out",
+    )  # fmt: skip
+    for name in ("table_cache", "table_misses"):
+        yield (
+            getattr(pinned, name) is not None and not away, f"{name}={getattr(pinned, name)!r}",
+            "it is of the cache before tables that lie off the device", f"give tables={IN_HOST!r}, or leave it out",
+        )  # fmt: skip
+    yield (
+        away and pinned.offload not in (None, "none"), f"{value} with offload={pinned.offload!r}",
+        "the host's memory, or its disks, hold either tables or what is offloaded", "give one of the two",
     )  # fmt: skip

@@ -17,7 +17,7 @@ from autoplan.arguments.keywords import nearest
 from autoplan.arguments.synonyms import PARALLELISM_NAMES
 from autoplan.arguments.values import parse_settings
 from autoplan.errors import ParallelismError
-from autoplan.option_values import AUTO, OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES, SHARED, UNBOUNDED
+from autoplan.option_values import AUTO, OFFLOADS, ON_DISK, RECOMPUTE, SCHEDULES, SHARED, TABLES, UNBOUNDED
 from autoplan.options import Parallelism
 
 SCHEDULE_WORDS: Mapping[str, str] = {
@@ -52,7 +52,7 @@ FIELDS: Mapping[str, object] = {
     "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1, "outer_optimizer": "",
     "compression": "", "compression_rank": 1, "gossip": "", "servers": 1, "staleness": 1,
     "compression_rate": 1.0, "tp_overlap": 1, "ep_overlap": 1, "compression_within": 1, "backups": 1,
-    "ahead": None, "all_reduce": "",
+    "ahead": None, "all_reduce": "", "tables": "", "table_cache": 1.0, "table_misses": 1.0,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -200,6 +200,10 @@ def _phrases() -> Iterator[Phrase]:
     yield from (word("compression", words, kind) for kind, words in COMPRESSION_WORDS.items())
     yield phrase(r"between groups of (\d+)", lambda m: {"compression_within": int(m[1])})
     yield phrase(r"([\w<]+) all-reduce|all[_-]reduce\s*=\s*([\w<]+)", lambda m: {"all_reduce": sum_rule(m[1] or m[2])})
+    yield phrase(rf"tables on ({'|'.join(TABLES)})", lambda m: {"tables": m[1].lower()})
+    share = r"([\d.]+(?:e-\d+)?)"
+    yield phrase(rf"{share} of rows cached", lambda m: {"table_cache": float(m[1])})
+    yield phrase(rf"{share} of rows missed", lambda m: {"table_misses": float(m[1])})
     yield phrase(rf"recompute ({'|'.join(RECOMPUTE)})", lambda m: {"recompute": m[1].lower()})
     yield phrase(r"recompute (\d+) of (\d+) blocks(?: \((all|\d+) selectively\))?", _recomputed)
 

@@ -26,6 +26,7 @@ from autoplan.search.space.gradient_checks import (
     served_training,
     server_conflicts,
     several_optimizers,
+    table_conflicts,
 )
 
 
@@ -44,6 +45,7 @@ def check_pinned(limits: SpaceLimits, pinned: Parallelism) -> None:
 def check_supported(pinned: Parallelism) -> None:
     """ParallelismError for fields that exclude each other, whatever the cluster."""
     raise_first(schedule_conflicts(pinned))
+    raise_first(table_conflicts(pinned))
     raise_first(replica_conflicts(pinned))
     if pinned.steps_locally or pinned.continuous or pinned.outer_optimizer:
         raise_first(asynchronous_conflicts(pinned))

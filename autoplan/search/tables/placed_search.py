@@ -8,22 +8,24 @@ from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.cost.operators.lookups import SECTOR_BYTES, ByteSeconds
-from autoplan.cost.operators.sparse_rows import whole_because, with_rows
+from autoplan.cost.operators.sparse_rows import kept_of_rows, whole_because, with_rows
 from autoplan.cost.step import optimizer_passes, optimizer_states, stored_ratio
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import Alternative, Chosen, SearchReport
 from autoplan.ir.graph import DTYPE_BYTES, Model, batch_rows
 from autoplan.ir.record import Asked
 from autoplan.ir.tables import KINDS
-from autoplan.option_values import ELEMENTWISE, ROWWISE
+from autoplan.option_values import DEVICE, ELEMENTWISE, IN_HOST, ON_DISK, ROWWISE
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.entry import search
 from autoplan.search.space.systems import resolve
+from autoplan.search.tables.cached_tables import SHARES, cached, check_cached
 from autoplan.search.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
 from autoplan.search.tables.table_groups import Found as FoundTable
 from autoplan.search.tables.table_groups import grouped, tables_of
 
 SYSTEM = "table-parallel"
+LEAST_HERE = 0.01  # of tables behind a cache, what devices have for a look-up at least
 WALL_SHARE = 0.9  # of a device's memory, that parameters and what belongs to them may take
 
 
@@ -76,18 +78,36 @@ def with_tables(
     model: Model, cluster: ClusterSpec, training: Training | Inference, pinned: Parallelism, asked: Asked
 ) -> tuple[Model, Found]:
     """The plan with tables placed on the devices of a node; where that doesn't fit, and no size is pinned, of all
-    nodes."""
-    sizes = [pinned.tp] if asked.parallelism.tp else list(dict.fromkeys((pinned.tp, cluster.devices)))
-    for last, tp in zip((*(False for _ in sizes[1:]), True), sizes, strict=True):
+    nodes; and where not even that does, behind caches of as many of their rows as fit."""
+    ways = [cluster.devices] if pinned.tables in (IN_HOST, ON_DISK) else [pinned.tp, cluster.devices]
+    sizes = [pinned.tp] if asked.parallelism.tp else list(dict.fromkeys(ways))
+    tried = [replace(pinned, tp=tp) for tp in sizes]
+    if pinned.tables is None:
+        behind = replace(pinned, tp=sizes[-1], tables=IN_HOST)
+        why = whole_reason(model, cluster, training, behind)
+        shares = SHARES if pinned.table_cache is None else (pinned.table_cache,)
+        tried += [replace(behind, table_cache=share) for share in shares if not why]
+    does_not_fit: DoesNotFitError | None = None
+    for each in tried:
         try:
-            grouped_model, asked_for = placed(model, cluster, training, replace(pinned, tp=tp))
-            found = search(grouped_model, cluster, training, asked_for, asked.constraints, asked.effort)
-        except DoesNotFitError:
-            if last:
-                raise
-        else:
-            return grouped_model, found
-    raise AssertionError("the last size gave a plan or an error")
+            grouped_model, asked_for = placed(model, cluster, training, each)
+            return grouped_model, search(grouped_model, cluster, training, asked_for, asked.constraints, asked.effort)
+        except DoesNotFitError as error:
+            does_not_fit = does_not_fit or error
+    assert does_not_fit is not None, "the last gave a plan or an error"
+    if pinned.tables is None and why:
+        value, cause, remedy = does_not_fit.value, does_not_fit.cause, does_not_fit.remedy
+        raise DoesNotFitError(value, cause, f"{remedy}; or lay tables off the devices (tables={IN_HOST!r}): now {why}")
+    raise does_not_fit
+
+
+def whole_reason(model: Model, cluster: ClusterSpec, training: Training | Inference, pinned: Parallelism) -> str:
+    """Why tables can't lie off the devices; "" where they can."""
+    found, ways = tables_of(model), pinned.tp or cluster.devices_per_node
+    if not found:
+        return "the model has none"
+    names = model.parameter(found[0].parameter).names
+    return check_cached(cluster, pinned) or whole_because(training, pinned, ways == cluster.devices, names)
 
 
 def placed(
@@ -111,25 +131,38 @@ def placed(
         )  # fmt: skip
     names = model.parameter(found[0].parameter).names
     sparse = not whole_because(training, pinned, ways == cluster.devices, names)
-    chosen = choices(model, found, cluster, training, ways, sparse)
+    away = pinned.tables in (IN_HOST, ON_DISK)
+    if away and (why := whole_reason(model, cluster, training, pinned)):
+        cause = f"a cache has looked-up rows alone: {why}"
+        raise ParallelismError(f"tables={pinned.tables!r}", cause, f"change that, or use tables={DEVICE!r}")
+    if away and pinned.table_cache is None:
+        pinned = replace(pinned, table_cache=SHARES[0])
+    host = cluster.profile()[0].host
+    apart = away and host is not None and (not host.own or pinned.tables == ON_DISK)
+    here = (pinned.table_cache or 0.0) if apart else 1.0
+    chosen = choices(model, found, cluster, training, ways, sparse, here)
     kept = [(each, choice) for each, choice in zip(found, chosen, strict=True) if choice != REPLICATED]
     tables = [each.table for each, _ in kept]
-    model = grouped(model, [each for each, _ in kept], boxes_of(tables, [choice for _, choice in kept], ways))
-    model = with_rows(model, sparse)
+    boxes = boxes_of(tables, [choice for _, choice in kept], ways)
     if pinned.micro_batch is None:
         pinned = replace(pinned, micro_batch=batch_rows(model) // (cluster.devices // ways))
-    return model, pinned
+    state = kept_of_rows(training, names) if isinstance(training, Training) else ""
+    behind = cached(boxes, pinned, state) if away else None
+    return with_rows(grouped(model, [each for each, _ in kept], boxes), sparse, behind), pinned
 
 
 def choices(
     model: Model, found: Sequence[FoundTable], cluster: ClusterSpec, training: Training | Inference, ways: int,
-    sparse: bool = False,
+    sparse: bool = False, here: float = 1.0,
 ) -> tuple[Choice, ...]:  # fmt: skip
-    """One for each table; at least one table is placed. ``sparse``: of those gradients are of looked-up rows alone."""
+    """One for each table; at least one table is placed. ``sparse``: of those gradients are of looked-up rows alone.
+    ``here``: the share of their rows that devices have."""
     tables = [each.table for each in found]
     itemsize = DTYPE_BYTES[found[0].node.type.dtype]
     traffic = Traffic(batch_rows(model), ways, itemsize, SECTOR_BYTES)
     rates = rates_of(model, found, cluster, training, ways, sparse)
+    if here < 1:  # what is replicated lies on devices whole
+        return place(tables, traffic, replace(rates, most_elements=rates.most_elements / max(here, LEAST_HERE)), KINDS)
     chosen = place(tables, traffic, rates)
     return place(tables, traffic, rates, KINDS) if all(choice == REPLICATED for choice in chosen) else chosen
 

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -22,21 +21,7 @@ from autoplan.export.folder import opened
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
-from tests.support.recommenders import MIXED, ROWS, Recommender, batch, planned
-
-LIMIT = 0.05  # below the norm of every step's gradient
-GROUP = {"match": "bags*|several*|one*", "optimizer": "rowwise-adagrad", "learning_rate": 0.05}
-HOW = {
-    "rowwise-adagrad": Training(optimizer="rowwise-adagrad", learning_rate=0.1),
-    "sgd": Training(optimizer="sgd", learning_rate=1.0),
-    "adagrad": Training(optimizer="adagrad", learning_rate=0.1, optimizer_options={"lr_decay": 0.1}),  # type: ignore[arg-type]
-    "beside adamw": Training(learning_rate=0.01, groups=(GROUP,)),  # type: ignore[arg-type]
-    "sgd beside adamw": Training(learning_rate=0.01, groups=({**GROUP, "optimizer": "sgd"},)),  # type: ignore[arg-type]
-}
-
-
-def trained(how: Training, **others: Any) -> Training:
-    return Training(**{**vars(how), "precision": "fp64", "clip_grad_norm": LIMIT, "compile": False, **others})
+from tests.support.recommenders import HOW, LIMIT, MIXED, ROWS, Large, Recommender, batch, planned, trained
 
 
 def batches(count: int) -> list[tuple[Tensor, ...]]:
@@ -148,19 +133,6 @@ def test_where_a_whole_gradient_is_needed_it_is_made(how: Training, pinned: dict
     plan = planned(chosen, Training(**{**vars(how), "compile": False}), **pinned)
     nodes = [node for block in plan.record.model.blocks for node in block.nodes if node.op == "autoplan.lookups"]
     assert nodes and not any(node.kwargs for node in nodes)
-
-
-class Large(nn.Module):
-    """Tables beside which all else is small."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bags = nn.ModuleList(nn.EmbeddingBag(50_000, 8, mode="sum") for _ in range(3))
-        self.top = nn.Linear(24, 1)
-
-    def forward(self, ids: Tensor, clicks: Tensor) -> Tensor:
-        x = torch.cat([bag(ids[:, i]) for i, bag in enumerate(self.bags)], 1)
-        return functional.binary_cross_entropy_with_logits(self.top(x).squeeze(1), clicks)
 
 
 class Largest(TorchDispatchMode):

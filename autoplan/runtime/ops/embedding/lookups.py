@@ -17,36 +17,38 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from autoplan.ir.tables import Box, Placed
+from autoplan.ir.tables import Box, Cached, Placed
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.looked_up import BoxGradient, RowGradients, distinct, rows_of
+from autoplan.runtime.looked_up import BoxGradient, distinct, rows_of
 from autoplan.runtime.ops.embedding.ranges import check_tables
+from autoplan.runtime.row_cache import BoxCache, cache_of, is_fake
 
 ALONE = MeshAxis("", 1, 0)
 
 
 def lookups(
     flat: Tensor, indices: Sequence[Tensor], scales: Sequence[Tensor], tables: Sequence[Sequence],
-    boxes: Sequence[Sequence], sparse: bool = False,
+    boxes: Sequence[Sequence], sparse: bool = False, cached: Sequence = (),
 ) -> Tensor:  # fmt: skip
     """flat [N], indices [b] or [b, l] of each table, scales [b, l] of those that are scaled -> [b, columns]: what each
     table gives for the rows of the batch, side by side in the tables' order.
 
     sparse  the backward makes gradients of the looked-up rows alone, where a program keeps them
+    cached  the tables lie elsewhere, and rows are read in the device's cache (``ir.tables.Cached``)
     """
-    placed, into = Placed.of(tables, boxes, flat.numel()), rows_of(flat) if sparse else None
-    return _Lookups.apply(flat, placed, ALONE, into, len(indices), *indices, *scales)
+    placed = Placed.of(tables, boxes, flat.numel())
+    return _Lookups.apply(flat, _Exchange.of(placed, ALONE, indices, cached), sparse, len(indices), *indices, *scales)
 
 
 def placed_lookups(
     flat: Tensor, indices: Sequence[Tensor], scales: Sequence[Tensor], tables: Sequence[Sequence],
-    boxes: Sequence[Sequence], sparse: bool = False, *, axes: Sequence[MeshAxis],
+    boxes: Sequence[Sequence], sparse: bool = False, cached: Sequence = (), *, axes: Sequence[MeshAxis],
 ) -> Tensor:  # fmt: skip
     """The same from this rank's part of the tables: flat S(0) [N/n], indices and scales S(0) -> S(0)."""
     (axis,) = axes
-    placed, into = Placed.of(tables, boxes, flat.numel() * axis.size), rows_of(flat) if sparse else None
-    return _Lookups.apply(flat, placed, axis, into, len(indices), *indices, *scales)
+    placed = Placed.of(tables, boxes, flat.numel() * axis.size)
+    return _Lookups.apply(flat, _Exchange.of(placed, axis, indices, cached), sparse, len(indices), *indices, *scales)
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class _Exchange:
 
     everywhere  the boxes of each member
     first       the first element of this rank's part of the flat parameter
+    cached      of each box, by its first element, the size of the device's cache of its rows; {}: it lies there
     """
 
     placed: Placed
@@ -62,11 +65,14 @@ class _Exchange:
     rows: int
     everywhere: list[list[Box]]
     first: int
+    cached: Mapping[int, tuple[int, int]]
 
     @staticmethod
-    def of(placed: Placed, axis: MeshAxis, rows: int) -> _Exchange:
-        first = placed.elements // axis.size * axis.rank
-        return _Exchange(placed, axis, rows, placed.of_members(axis.size), first)
+    def of(placed: Placed, axis: MeshAxis, indices: Sequence[Tensor], cached: Sequence) -> _Exchange:
+        first, how = placed.elements // axis.size * axis.rank, Cached.of(cached)
+        sizes = zip(placed.boxes, how.boxes, strict=True) if how else ()
+        each = {box.start: size for box, size in sizes}
+        return _Exchange(placed, axis, len(indices[0]), placed.of_members(axis.size), first, each)
 
     @property
     def own(self) -> list[Box]:
@@ -75,6 +81,14 @@ class _Exchange:
     def view(self, flat: Tensor, box: Box) -> Tensor:
         """A box within this rank's part of the flat parameter, [rows, columns]."""
         return flat[box.start - self.first : box.stop - self.first].view(box.rows, box.columns)
+
+    def cache(self, flat: Tensor, box: Box) -> BoxCache | None:
+        """Of a box of this rank's; None where it lies on the device."""
+        if not self.cached:
+            return None
+        kept = cache_of(flat)
+        assert kept is not None, "the program keeps a cache of tables that it looks up in one"
+        return kept.box(box.start - self.first, self.view(flat, box), self.cached[box.start])
 
     def there(self, each: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Of tensors [b, l], by table, those of this rank's tables from every rank: [n·b, l]."""
@@ -133,8 +147,9 @@ class _Lookups(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, flat: Tensor, placed: Placed, axis: MeshAxis, into: RowGradients | None, count: int, *given: Tensor
+        ctx: Any, flat: Tensor, exchange: _Exchange, sparse: bool, count: int, *given: Tensor
     ) -> Tensor:
+        placed, into = exchange.placed, rows_of(flat) if sparse else None
         small = all(table.rows <= torch.iinfo(torch.int32).max for table in placed.tables)
         kind = torch.int32 if small else torch.int64  # half the bytes on their way
         asked = [i.reshape(len(i), -1) for i in given[:count]]
@@ -144,17 +159,17 @@ class _Lookups(Function):
         means = [t for t, table in enumerate(placed.tables) if table.pooling == "mean"]
         shares = {t: share_of(placed, t, indices[t], flat.dtype) for t in means}
         shares |= {t: s.to(flat.dtype) for t, s in zip(scaled, given[count:], strict=True)}
-        exchange = _Exchange.of(placed, axis, len(given[0]))
         came, weights = exchange.there(indices), exchange.there(shares)
         pooled: list[Tensor] = []
         saved: list[Tensor] = []
         for box in exchange.own:
-            found, *kept = look_up(exchange.view(flat, box), box, placed, came[box.table], weights.get(box.table))
+            source = exchange.cache(flat, box) or exchange.view(flat, box)
+            found, *kept = look_up(source, box, placed, came[box.table], weights.get(box.table))
             pooled.append(found)
             saved += kept
         ctx.exchange, ctx.shape, ctx.inputs, ctx.into = exchange, flat.shape, len(given), into
         ctx.save_for_backward(*saved)
-        return exchange.join(exchange.back(pooled, flat))
+        return exchange.join(exchange.back(pooled, flat.new_empty(0, device=given[0].device)))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -169,7 +184,7 @@ class _Lookups(Function):
                 into.add(box.start - exchange.first, looked_up(box, part, pooling, rows, shares))
         if into is not None:
             into.axis = exchange.axis
-        return result, *(None for _ in range(4 + ctx.inputs))
+        return result, *(None for _ in range(3 + ctx.inputs))
 
 
 def share_of(placed: Placed, table: int, indices: Tensor, dtype: torch.dtype) -> Tensor:
@@ -179,7 +194,7 @@ def share_of(placed: Placed, table: int, indices: Tensor, dtype: torch.dtype) ->
 
 
 def look_up(
-    weight: Tensor, box: Box, placed: Placed, indices: Tensor, shares: Tensor | None
+    source: Tensor | BoxCache, box: Box, placed: Placed, indices: Tensor, shares: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What a box gives for indices [b, l], [b, places·columns]; and what its gradient needs (``spread``), rows [b, l]
     and their shares.
@@ -190,22 +205,35 @@ def look_up(
     local = indices.long() - box.row
     here = (local >= 0) & (local < box.rows)
     local, counts = local.masked_fill(~here, 0), here & (indices != table.padding)
+    weight, places = (source, local) if isinstance(source, Tensor) else in_cache(source, local, here)
     if table.pooling == "max":
-        return bag_max(weight, local, counts)
+        values, which = bag_max(weight, places, counts)
+        return values, local, which
     weights = counts.to(weight.dtype) if shares is None else shares.masked_fill(~counts, 0.0)
     if table.pooling == "none":
-        rows = weight[local].masked_fill(~here.unsqueeze(-1), 0.0)
+        rows = weight[places].masked_fill(~here.unsqueeze(-1), 0.0)
         return rows.reshape(len(rows), -1), local, weights
-    return functional.embedding_bag(local, weight, mode="sum", per_sample_weights=weights), local, weights
+    return functional.embedding_bag(places, weight, mode="sum", per_sample_weights=weights), local, weights
 
 
-def bag_max(weight: Tensor, local: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each bag the greatest in each column, 0 where none counts; its rows, and which of them [b, columns] it came
-    from, -1 where none counts."""
-    rows = weight[local].masked_fill(~counts.unsqueeze(-1), float("-inf"))
-    values, places = rows.max(1)
+def in_cache(cache: BoxCache, local: Tensor, here: Tensor) -> tuple[Tensor, Tensor]:
+    """(a matrix, the place in it of each row [b, l] of a box). Rows that aren't the box' have any."""
+    if is_fake(local):
+        weight, places = cache.look_up(local.reshape(-1))
+        return weight, places.view(local.shape)
+    weight, found = cache.look_up(local[here])
+    places = torch.zeros_like(local)
+    places[here] = found
+    return weight, places
+
+
+def bag_max(weight: Tensor, places: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each bag the greatest in each column, 0 where none counts; and which of its rows [b, columns] it came from, -1
+    where none counts."""
+    rows = weight[places].masked_fill(~counts.unsqueeze(-1), float("-inf"))
+    values, which = rows.max(1)
     none = ~counts.any(-1, keepdim=True)
-    return values.masked_fill(none, 0.0), local, places.masked_fill(none, -1)
+    return values.masked_fill(none, 0.0), which.masked_fill(none, -1)
 
 
 def looked_up(box: Box, gradient: Tensor, pooling: str, rows: Tensor, shares: Tensor) -> BoxGradient:
