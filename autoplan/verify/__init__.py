@@ -46,7 +46,7 @@ from autoplan.verify.reference import (
     values_of,
     wide_loss,
 )
-from autoplan.verify.sharded import on_local_ranks, train_on_rank
+from autoplan.verify.sharded import on_local_ranks, train_in_other_order, train_on_rank
 from autoplan.verify.single import on_one_device, random_state
 from autoplan.verify.variants import (
     MOST_RANKS,
@@ -113,6 +113,10 @@ def verify_training(
         if module is not None:  # a schedule of noise has to hold what it holds
             state |= values_of(reference_of(module, seed, drawn_values(module, exact.model, seed)[0]), state)
         expected = computed(lambda: train_plan(on_one_device(exact), batch, state), given is None)
+
+        def other_order() -> Run:
+            return train_plan(on_one_device(exact), batch, state, train_in_other_order)
+
         same = ", with the same random numbers" * drops(exact.model) + ", with experts of the same capacity" * limited
         note = also(note, "one device is the same program on one rank" + same)
         if module is not None and not draws(exact.model) and not limited:
@@ -132,20 +136,20 @@ def verify_training(
                 ),
                 given is None,
             )
+
+        def other_order() -> Run:
+            again, trained = reference_of(module, seed, drawn), trained_names(exact.model)
+            with OtherOrder():
+                return train_eagerly(again, wide, batch, training, STEPS, microbatches=parts, trained=trained)
+
     result = compared(train_plan(exact, batch, state), expected, exact.chosen.mesh.devices, note, against)
-    if result.passed or module is None or not own or exact.chosen.parallelism.asynchronous:
+    if result.passed or exact.chosen.parallelism.asynchronous:
         return result
-    other = reference_of(module, seed, drawn), wide, batch, training, parts, trained_names(exact.model)
-    return with_rounding(result, expected, *other)
+    return with_rounding(result, expected, other_order())
 
 
-def with_rounding(
-    result: Verification, expected: Run, reference: nn.Module, loss_fn: Callable | None, batch: Tensors,
-    training: Training, parts: int, trained: frozenset[str],
-) -> Verification:  # fmt: skip
+def with_rounding(result: Verification, expected: Run, other: Run) -> Verification:
     """The result beside what one device's own sums differ by when they are taken in the other order."""
-    with OtherOrder():
-        other = train_eagerly(reference, loss_fn, batch, training, STEPS, microbatches=parts, trained=trained)
     apart = compared(other, expected, 1)
     rounding = (apart.loss.error, apart.gradients.error, apart.parameters.error)
     note = also(result.note, "bounds from one device's sums in two orders")
@@ -172,9 +176,9 @@ def check_trace(
         )
 
 
-def train_plan(record: PlanRecord, batch: Tensors, state: Tensors) -> Run:
+def train_plan(record: PlanRecord, batch: Tensors, state: Tensors, on_rank: Callable = train_on_rank) -> Run:
     """A training by the plan's program."""
-    run = on_local_ranks(record, batch, state, train_on_rank, steps_of(record))
+    run = on_local_ranks(record, batch, state, on_rank, steps_of(record))
     assert isinstance(run, Run)
     return run
 

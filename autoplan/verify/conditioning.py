@@ -41,11 +41,18 @@ def along(func: Any, x: Tensor, dims: Any = None, *rest: Any, **more: Any) -> Te
 
 
 def convolution(func: Any, x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    """Over the channels, where each result takes all of them."""
-    transposed, groups = rest[4], rest[6]
-    if groups != 1 or x.shape[1] == 1:
+    """Over a group's channels; of groups of one channel over the window, where the windows from the end are those from
+    the start."""
+    _, stride, padding, dilation, transposed, _, groups = rest
+    if not transposed and x.shape[1] > groups:
+        return func(x.unflatten(1, (groups, -1)).flip(2).flatten(1, 2), weight.flip(1), *rest)
+    if transposed and groups == 1 and x.shape[1] > 1:
+        return func(x.flip(1), weight.flip(0), *rest)
+    over = tuple(range(2, x.dim()))
+    left = (x.shape[d] + 2 * p - w * (weight.shape[d] - 1) - 1 for d, p, w in zip(over, padding, dilation, strict=True))
+    if transposed or any(n % s for n, s in zip(left, stride, strict=True)):
         return func(x, weight, *rest)
-    return func(x.flip(1), weight.flip(0 if transposed else 1), *rest)
+    return func(x.flip(over), weight.flip(over), *rest).flip(over)
 
 
 def convolution_backward(func: Any, gradient: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:

@@ -17,6 +17,7 @@ from autoplan.runtime.optim.asynchronous.asynchronous_servers import Asynchronou
 from autoplan.runtime.parallel.servers.backups import in_turns
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run
+from autoplan.verify.conditioning import OtherOrder
 from autoplan.verify.local_ranks import RankPool
 
 Tensors = Mapping[str, torch.Tensor]
@@ -74,6 +75,14 @@ def train_on_rank(
         program.optimizer.step()
     parameters = program.full_state_dict() or {}
     return Run(tuple(losses), dict(gradients), dict(parameters)) if rank == 0 else None
+
+
+def train_in_other_order(
+    rank: int, world: int, folder: str, batch: Tensors, weights: Weights, steps: int
+) -> Run | None:
+    """``train_on_rank``, with each sum taken in the other order."""
+    with OtherOrder():
+        return train_on_rank(rank, world, folder, batch, weights, steps)
 
 
 def forward_on_rank(
