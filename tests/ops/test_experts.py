@@ -154,6 +154,18 @@ def test_the_operator_compiles_whole(complete: bool, keep: tuple[bool, bool]) ->
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("keep", KEPT)
+def test_rows_that_are_rounded_up_compile(keep: tuple[bool, bool]) -> None:
+    """What is kept then has sizes that values tell (``few_sizes``)."""
+    operands = torch.randn(99, 8).bfloat16(), torch.randint(4, (99, 2)), torch.rand(99, 2).requires_grad_()
+    matrices = [torch.randn(4, 8, 8).bfloat16() for _ in range(3)]
+    weights = matrices[:2], matrices[2], [], SWIGLU, False, True, *keep
+    compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(*operands, *weights), experts(*operands, *weights))
+    found = [torch.autograd.grad(f(*operands, *weights).sum(), operands[2])[0] for f in (compiled, experts)]
+    assert torch.equal(*found)
+
+
 def test_what_is_kept_is_what_is_asked_for() -> None:
     """Of 24 choices two products of 16 and a result of 8, scores and places; of an activation what autograd keeps of
     it; else no more than the operands."""

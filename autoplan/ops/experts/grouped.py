@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoplan.ops.experts.activation import Made, Through
+from autoplan.ops.experts.few_sizes import counted, filled_up, has_values, rounds
 
 ALIGNMENT_BYTES = 16  # of a row, which the grouped product asks for
 
@@ -67,12 +68,14 @@ class Weights:
 class Routed:
     """Where each row of the experts' order comes from.
 
-    order     the choice, counted over all tokens, that stands in each row; ``tokens``: whose it is
+    order     the choice, counted over all tokens, that stands in each row, or their number in one that only fills up
+              (``few_sizes``); ``tokens``: whose it is
     expert    of each row; the number of experts, or more, where there is none; where all rows have one, those without
               rows follow
     ends      int32 [experts]: behind the last row of each
     complete  whether every row has an expert
     serves    whether grouped products do
+    rounded   whether rows fill up
     """
 
     order: Tensor
@@ -81,18 +84,27 @@ class Routed:
     ends: Tensor
     complete: bool
     serves: bool
+    rounded: bool = False
 
     @staticmethod
-    def of(index: Tensor, experts: int, serves: bool, count: int | None = None, at_most: bool = False) -> Routed:
+    def of(
+        index: Tensor, experts: int, serves: bool, count: int | None = None, at_most: bool = False,
+        rounded: bool = False,
+    ) -> Routed:  # fmt: skip
         """index [tokens, choices]; ``count``: how many of the choices name an expert, where that is known, or how many
         do ``at_most``."""
         named = count == index.numel() and not at_most
         known = index if named else index & torch.iinfo(index.dtype).max  # what is negative becomes large
         expert, order = torch.sort(known.reshape(-1), stable=True)
+        ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True, out_int32=True)
+        if rounded:
+            rows, fill, ends = filled_up(ends)
+            order = order.index_select(0, rows)
+            tokens = order // index.shape[-1]
+            return Routed(order.index_fill_(0, fill, index.numel()), tokens, order, ends, True, serves, True)
         if count is not None and not named:
             order = order[:count]
             expert = expert[:count] if at_most else expert
-        ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True, out_int32=True)
         complete = count is not None and not at_most
         return Routed(order, order // index.shape[-1], expert, ends, complete, serves)
 
@@ -100,12 +112,20 @@ class Routed:
         """Zeros in place of rows without an expert, in the same memory."""
         return rows if self.complete else rows.masked_fill_((self.expert >= self.ends.numel()).unsqueeze(-1), 0)
 
+    def score(self, scores: Tensor) -> Tensor:
+        """[rows, 1], of each row's choice; zero where it only fills up."""
+        given = F.pad(scores.reshape(-1), (0, 1)) if self.rounded else scores
+        return given.take(self.order).unsqueeze(1)
+
     def back(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
         """Rows of one number in the order of the choices, [tokens, choices]; zeros where a choice has none.
 
         shape  of the choices: (tokens, choices)
         """
         choices = shape[0] * shape[1]
+        if self.rounded:
+            apart = rows.new_zeros(choices + 1, rows.shape[-1])  # the last one is of what only fills up
+            return apart.index_copy_(0, self.order, rows)[:choices].view(shape)
         apart = (rows.new_empty if rows.shape[0] == choices else rows.new_zeros)(choices, rows.shape[-1])
         return apart.index_copy_(0, self.order, rows).view(shape)
 
@@ -141,6 +161,9 @@ class Routed:
         return torch.stack([one.t() @ other for one, other in pairs])
 
     def biased(self, rows: Tensor, bias: Tensor) -> Tensor:
+        if self.rounded:
+            places = torch.arange(rows.shape[0], dtype=torch.int32)
+            return rows + bias[torch.searchsorted(self.ends, places, right=True)]
         return rows + bias[self.expert[: rows.shape[0]].clamp(max=bias.shape[0] - 1)]
 
     def summed(self, rows: Tensor) -> Tensor:
@@ -171,12 +194,13 @@ class Inside:
         at_most: bool = False,
     ) -> Inside:  # fmt: skip
         """``count``, ``at_most``: as of ``Routed.of``."""
-        routed = Routed.of(index, weights.experts, serves(hidden, [*weights.first, weights.down]), count, at_most)
+        fits = serves(hidden, [*weights.first, weights.down])
+        routed = Routed.of(index, weights.experts, fits, count, at_most, fits and rounds(hidden) and has_values(hidden))
         rows = hidden.index_select(0, routed.tokens)
         products = [routed.product(rows, weights.turned(weight)) for weight in weights.first] or [rows]
         if weights.biases:
             products = [routed.biased(p, b) for p, b in zip(products, weights.biases, strict=True)]
-        return Inside(routed, scores.take(routed.order).unsqueeze(1), products)
+        return Inside(routed, routed.score(scores), products)
 
     @property
     def kept(self) -> list[Tensor]:
@@ -193,7 +217,8 @@ class Inside:
         products, rest = rest[:count], rest[count:]
         whose, made = [x for x in rest if x.ndim == 1], [x for x in rest if x.ndim > 1]
         fits = serves(hidden, [*weights.first, weights.down])
-        routed = Routed(order, tokens, whose[0] if whose else order, ends, not whose, fits)
+        rounded = fits and rounds(hidden) and has_values(hidden)
+        routed = Routed(order, tokens, whose[0] if whose else order, ends, not whose, fits, rounded)
         return Inside(routed, score, products, given, made)
 
 
@@ -201,7 +226,9 @@ def kept_like(
     rows: int | torch.SymInt, hidden: Tensor, index: Tensor, scores: Tensor, weights: Weights, function: Made,
     complete: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """Tensors of the shapes of ``Inside.kept``, for a compiler."""
+    """Tensors of the shapes of ``Inside.kept``, for a compiler; ``rows`` of choices, before they are rounded up."""
+    if serves(hidden, [*weights.first, weights.down]) and rounds(hidden):
+        rows, complete = counted(rows), True
     order, tokens = (index.new_empty(rows, dtype=torch.int64) for _ in range(2))
     widths = [weights.turned(weight).shape[2] for weight in (weights.down, *weights.first)]
     widths += [] if weights.first else [hidden.shape[1]]

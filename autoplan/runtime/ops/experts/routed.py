@@ -22,9 +22,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from autoplan.ops.experts.activation import value_and_made
+from autoplan.ops.experts.few_sizes import counted
 from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient
 from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
 from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, kept_of, names_of, run_backward_of_rows, run_forward
@@ -204,14 +204,6 @@ def _(
             kept.append(hidden.new_empty(sizes[1], width))
             kept += kept_like(sizes[2], hidden, index.to(torch.int32), wide, weights, function, complete=not rows)
     return result, kept
-
-
-def counted(even: int) -> int | torch.SymInt:
-    """A size that is known once tokens are counted; in a rehearsal, which has no values, the one that is expected."""
-    try:
-        return torch.library.get_ctx().new_dynamic_size()
-    except DynamicOutputShapeException:
-        return even
 
 
 @_backward.register_fake
