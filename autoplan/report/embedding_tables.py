@@ -85,7 +85,8 @@ def cache_text(record: PlanRecord, block: Block, node: Node, ways: int) -> str:
     rows = batch_rows(record.model) // chosen.microbatches // ways
     traffic = traffic_of(node, flat, ways, rows, sparse=True)
     stored = stored_ratio(record.training)
-    own, apart = traffic.cached_bytes, {IN_HOST: "the host's memory", ON_DISK: "the node's disks"}[cached.where]
+    own = traffic.cached_on(record.cluster.profile()[0])
+    apart = {IN_HOST: "the host's memory", ON_DISK: "the node's disks"}[cached.where]
     missed = traffic.missed_bytes() * chosen.microbatches * stored
     assumed = chosen.parallelism.table_misses
     how = "by Zipf's law" if assumed is None else f"table_misses={assumed:g}"

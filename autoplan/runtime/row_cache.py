@@ -112,7 +112,7 @@ class BoxCache:
         """Fetches rows that aren't here, in the place of those of least rank. ``stay``: slots that don't go, or -1."""
         kept = self.changed.new_zeros(self.slots + 1)
         kept[torch.where(stay < 0, self.slots, stay)] = True
-        order = torch.where(self.row_of < 0, NOWHERE, self.rank).masked_fill(kept[:-1], NEVER)
+        order = self.rank.masked_fill(self.row_of < 0, NOWHERE).masked_fill_(kept[:-1], NEVER)
         freed = order.sort(stable=True).indices[: len(rows)]
         old, last = self.row_of[freed], self.rank[freed].max()
         self.write_back(freed if is_fake(freed) else freed[self.changed[freed]])

@@ -22,21 +22,24 @@ ORDERED_BYTES = 256  # of an index in a radix sort, with its place: eight passes
 ROW_BYTES = 8  # the number of a row beside its gradient
 NUMBER_BYTES = 4  # of the slot of each row of a cached table, on the device
 SLOT_BYTES = 25  # of each slot of a cache: its row, how often that was used, its rank, whether it was changed
+ORDER_BYTES = 24  # of each slot of a box, for a moment: ranks, and slots by their ranks
 PAGE_BYTES = 4096  # that a disk gives of a row at least
 PASSES_BACK = 3.0  # over the rows of a gradient: it comes in, a row's sum is read and written
 
 
 @dataclass(frozen=True)
-class CachedBytes:
-    """Bytes of tables that lie off the device: of their elements, of what the optimizer keeps of these, and of the
-    device's cache with all that belongs to it."""
+class CachedTables:
+    """Of tables that lie off the device bytes of their elements, of what the optimizer keeps of these, and of the
+    device's cache with all that belongs to it; and seconds in which rows that a microbatch misses come there."""
 
     tables: float = 0.0
     states: float = 0.0
     cache: float = 0.0
+    missed_s: float = 0.0
 
-    def __add__(self, other: CachedBytes) -> CachedBytes:
-        return CachedBytes(self.tables + other.tables, self.states + other.states, self.cache + other.cache)
+    def __add__(self, other: CachedTables) -> CachedTables:
+        sums = self.tables + other.tables, self.states + other.states, self.cache + other.cache
+        return CachedTables(*sums, self.missed_s + other.missed_s)
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,7 @@ class Traffic:
     def missed_s(self, device: Device) -> float:
         """Of rows that a cache lacks: they come over the link, with what the optimizer keeps of them, and as many go
         back, changed. The host reads and writes them at random, and its disks whole pages. The device waits."""
-        if self.cached is None:
-            return 0.0
-        assert device.host is not None, "checked as tables are placed"
+        assert self.cached is not None and device.host is not None, "checked as tables are placed"
         size = self.missed_bytes()
         moved_s = 2 * link_seconds(size, device.host) + host_update_seconds(4 * size, device.host)
         if self.cached.where == ON_DISK:
@@ -119,11 +120,10 @@ class Traffic:
         sizes = {box.start: size for box, size in zip(self.placed.boxes, self.cached.boxes, strict=True)}
         return [[(box, sizes[box.start]) for box in own] for own in self.members]
 
-    @property
-    def cached_bytes(self) -> CachedBytes:
+    def cached_on(self, device: Device) -> CachedTables:
         """Of a member; nothing of tables that lie on the device."""
         if self.cached is None:
-            return CachedBytes()
+            return CachedTables()
         own = self.placed.elements / self.ways * self.itemsize
         rows = sum(box.rows for box in self.placed.boxes) / self.ways * self.itemsize
         states = {"none": 0.0, "row": rows, "element": own}[self.cached.state]
@@ -131,7 +131,8 @@ class Traffic:
             sum(size[0] * (self.row_bytes(box) + SLOT_BYTES) + box.rows * NUMBER_BYTES for box, size in each)
             for each in self.caches
         )
-        return CachedBytes(own, states, float(max(here)))
+        order = max(slots for slots, _ in self.cached.boxes) * ORDER_BYTES
+        return CachedTables(own, states, float(max(here) + order), self.missed_s(device))
 
     def backward_s(self, device: Device, own_bytes: float) -> float:
         """Rows' gradients added to what is filled with zeros before: as large as the rank's tables, or as the rows that

@@ -184,9 +184,8 @@ def price_operator(
     share = weights_share(operator, cost)
     if not fuses:
         cost = eager_cost(operator, cost, strategy, mesh, device)
-    missed_s = lookups_of(operator, strategy, mesh).missed_s(device) if kind == "lookups" else 0.0
     backward_s = cost.backward_s if goes_back else 0.0
-    return Cost(cost.forward_s + missed_s, backward_s, cost.flops, share * backward_s)
+    return Cost(cost.forward_s, backward_s, cost.flops, share * backward_s)
 
 
 def eager_cost(operator: Operator, cost: Cost, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:

@@ -13,7 +13,7 @@ from autoplan.cost import Cost, Operator, Prices
 from autoplan.cost.beside_tokens import beside_tokens
 from autoplan.cost.chunk_seconds import Product, beside_products
 from autoplan.cost.operators.kept_beside import sent_again
-from autoplan.cost.operators.lookups import CachedBytes
+from autoplan.cost.operators.lookups import CachedTables
 from autoplan.cost.operators.operator_seconds import lookups_of
 from autoplan.cost.operators.token_exchange import NOTHING, in_chunks
 from autoplan.cost.prices import layout_bytes
@@ -95,7 +95,7 @@ class BlockCost:
     live: LiveBytes = field(default_factory=LiveBytes)
     parameter_shapes: tuple[tuple[int, ...], ...] = ()
     untouched: float = 0.0
-    cached: CachedBytes = field(default_factory=CachedBytes)
+    cached: CachedTables = field(default_factory=CachedTables)
 
     @property
     def parameters(self) -> dict[tuple[str, ...], int]:
@@ -191,7 +191,7 @@ def price_block(
         live,
         tuple(layout.local_shape(types[name].shape, mesh) for name, layout in choice.parameters),
         sum(untouched_bytes(operators[name], strategy, prices) for name, strategy in choice.strategies),
-        sum((cached_bytes(operators[name], strategy, prices) for name, strategy in choice.strategies), CachedBytes()),
+        sum((cached_tables(operators[name], strategy, prices) for name, strategy in choice.strategies), CachedTables()),
     )
 
 
@@ -202,10 +202,10 @@ def untouched_bytes(operator: Operator, strategy: Strategy, prices: Prices) -> f
     return lookups_of(operator, strategy, prices.mesh).untouched_bytes(prices.microbatches)
 
 
-def cached_bytes(operator: Operator, strategy: Strategy, prices: Prices) -> CachedBytes:
+def cached_tables(operator: Operator, strategy: Strategy, prices: Prices) -> CachedTables:
     """As in ``BlockCost``."""
     looks_up = operator.rule.cost == "lookups"
-    return lookups_of(operator, strategy, prices.mesh).cached_bytes if looks_up else CachedBytes()
+    return lookups_of(operator, strategy, prices.mesh).cached_on(prices.device) if looks_up else CachedTables()
 
 
 def cut_in_chunks(

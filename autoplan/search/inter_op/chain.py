@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from autoplan.cost.interleaved import splits
-from autoplan.cost.operators.lookups import CachedBytes
+from autoplan.cost.operators.lookups import CachedTables
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model, Segment
 from autoplan.search.block_cost.account import BlockCost
@@ -83,7 +83,7 @@ class Chain:
     held: HeldParameters
     held_frozen: HeldParameters
     alone: bool
-    cached: tuple[CachedBytes, ...]
+    cached: tuple[CachedTables, ...]
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -171,9 +171,13 @@ def chain_of(
     def along(values: Iterable[float]) -> np.ndarray:
         return np.array(list(values), dtype=float)[places]
 
+    cached = tuple(blocks[block].cached if candidate.tables else CachedTables() for block in order)
     halves = along(b.live.halves * splits(candidate.schedule) for b in blocks)
     return Chain(
-        forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
+        forward_s=along(b.forward_s for b in blocks)
+        + along(waits_f)
+        + along(f for f, _ in copies)
+        + np.array([each.missed_s for each in cached]),
         backward_s=along(b.backward_s for b in blocks)
         + along(waits_b)
         + along(added)
@@ -208,7 +212,7 @@ def chain_of(
         held=held,
         held_frozen=held_frozen,
         alone=candidate.pp == 1,
-        cached=tuple(blocks[block].cached for block in order),
+        cached=cached,
     )
 
 

@@ -15,6 +15,7 @@ from autoplan import Inference, Parallelism, Training
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.export.folder import opened
+from autoplan.rehearsal.rehearse import rehearse
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -116,9 +117,31 @@ def test_reading_and_saving_in_between_changes_nothing(pool: RankPool, tmp_path:
         assert all(torch.equal(again["weights"][key], value) for key, value in once["weights"].items())
 
 
-def test_tables_on_disks_equal_those_on_the_device(
-    pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def resumed(rank: int, world: int, folder: str, at: str) -> dict[str, Tensor]:
+    """The second half of the steps."""
+    plan = opened(folder)
+    program = Program(plan.spec(), plan.module())
+    program.load_checkpoint(at)
+    for each in batches()[STEPS // 2 :]:
+        program.step(each)
+        program.optimizer.step()
+        program.optimizer.zero_grad()
+    return program.state_dict(full=True)
+
+
+def test_a_checkpoint_goes_to_a_plan_with_tables_elsewhere(pool: RankPool, tmp_path: Path) -> None:
+    """Bit for bit, both ways."""
+    how, saved = trained(HOW["rowwise-adagrad"]), [str(tmp_path / f"saved-{n}") for n in range(2)]
+    cached = exported(how, tmp_path, "cached", **SMALL, tables="host")
+    plain = exported(how, tmp_path, "plain", tp=4, micro_batch=ROWS // 4, tables="device")
+    once = pool.run(on_ranks, cached, False, saved[0])[0]["weights"]
+    pool.run(on_ranks, plain, False, saved[1])
+    for folder, at in ((plain, saved[0]), (cached, saved[1]), (cached, saved[0])):
+        again = pool.run(resumed, folder, at)[0]
+        assert all(torch.equal(again[key], value) for key, value in once.items())
+
+
+def test_tables_on_disks_equal_those_on_the_device(pool: RankPool, tmp_path: Path) -> None:
     how = trained(HOW["adagrad"])
     cached = pool.run(on_ranks, exported(how, tmp_path, "disk", **SMALL, tables="nvme"))[0]
     plain = pool.run(on_ranks, exported(how, tmp_path, "plain", tp=4, micro_batch=ROWS // 4))[0]
@@ -191,3 +214,13 @@ def test_tables_that_have_no_room_on_the_devices_lie_with_the_host() -> None:
         large(how, few, tables="device")
     with pytest.raises(DoesNotFitError, match=r"tables='host'\): now compiled segments give whole ones"):
         large(replace(how, compile=True), few)
+
+
+def test_a_rehearsal_has_the_cache_that_the_account_has(tmp_path: Path) -> None:
+    """On a device of its own memory: what is read and written there, and what the host waits for."""
+    plan = large(Training(optimizer="adagrad", compile=False), None, tables="host")
+    plan.export(tmp_path / "out")
+    found = rehearse(tmp_path / "out")
+    fullest = max(each.peak_bytes for each in found.classes)
+    assert fullest == pytest.approx(plan.predicted.peak_bytes[0].total, rel=0.03)
+    assert "runtime/row_cache.py" in str(found)
