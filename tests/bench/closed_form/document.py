@@ -55,13 +55,20 @@ allocator took; what of that no tensor has is the closed form's.
 Why rows are off, the largest first:
 
 - sc21_zero3: DeepSpeed of early 2021 spent the time in Python, which no price has.
-- megatron_core: deterministic kernels, slower than any profile knows; a bound from below, as for the closed form.
+- megatron_core: deterministic kernels, slower than any profile knows; a bound from below, as for the closed form. Torch
+  then writes to all that it allocates (`torch.utils.deterministic.fill_uninitialized_memory`), and attention's backward
+  adds in order: 361 TFLOP/s in place of 575 on an H100 (Dao-AILab/flash-attention, pull request 1893).
 - vtrain_multi's worst rows are as far off in the closed form. 3.6B with a microbatch of 64 rows took twice as long as
-  with 32. With 2 rows on 4 and 8 tensor ranks it took longer than the devices were busy: the host's launches, most
-  likely. 39.1B on 512 devices with 2 tensor ranks, and some with 4, took up to half as long again, now more and now
-  less from one size of microbatch to the next: no term of the price changes so.
+  with 32. With 2 rows on 4 and 8 tensor ranks it took 1.3 and 1.6 times as long as with 4. The host's launches don't
+  explain that: 16 tensor ranks launch as many kernels, and took 210 ms a microbatch where 8 took 277. 39.1B on 512
+  devices with 2 tensor ranks, and some with 4, took up to half as long again, now more and now less from one size of
+  microbatch to the next: no term of the price changes so.
 - mpt_fsdp's worst rows are as far off in the closed form: 30B with 8,192 tokens on eight A100s, with 74 GB of 79 taken
-  (others as full are not slow), and three more that took 15 to 20% longer than rows beside them.
+  (others as full are not slow), and three more that took 15 to 20% longer than rows beside them. Throughput falls so
+  where an allocator gives back and takes anew (mosaicml/composer, pull request 1998); a peak doesn't tell where.
+- mpt_fsdp's recomputed rows on h100-sxm and a100-sxm-80gb are priced up to 9% too long:
+  `torch.utils.checkpoint` stops at a layer's last product since torch 2.1, and their parameters are gathered twice, not
+  three times. Our eager programs run so, too; the price has all of the layer again.
 - megatron_core memory's worst row: what its overlapped tensor collectives keep as buffers isn't published."""
 SHOWN = (("matmul", None), ("memory", ("efficiency",)), ("attention", None), ("overhead", None))
 """Sections of a profile that the document lists, and which of their figures (None: all)."""
