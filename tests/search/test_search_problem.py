@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,7 @@ from autoplan.redistribution.steiner_tree import cheapest_tree
 from autoplan.search.block_cost.account import price_block
 from autoplan.search.entry import search
 from autoplan.search.intra_op.intra_op_plan import IntraOpPlan, block_choices
+from autoplan.search.intra_op.milp import summands_of
 from autoplan.search.intra_op.operator_options import formulate
 from autoplan.search.intra_op.operator_problem import OperatorProblem
 from autoplan.search.intra_op.problem import Problem, Tensor, build, operators_s
@@ -50,8 +52,9 @@ def assignments(problem: Problem) -> int:
     return math.prod(len(g.options) for g in problem.groups)
 
 
-def brute_force(problem: Problem, weights: Weights) -> float:
-    """The least objective over every assignment, each tensor by its cheapest tree."""
+def brute_force(problem: Problem, weights: Weights) -> tuple[float, int]:
+    """(the least objective over every assignment, each tensor by its cheapest tree; the fewest summands of those that
+    come to exactly that)."""
     known: dict[tuple[int, int, frozenset[int]], float] = {}
 
     def tree_s(index: int, tensor: Tensor, root: int, wanted: frozenset[int]) -> float:
@@ -74,7 +77,18 @@ def brute_force(problem: Problem, weights: Weights) -> float:
             total += weights.kept * sum(tensor.kept_bytes[at] for at in kept_layouts(tensor, picked))
         return float(total)
 
-    return min(objective(picked) for picked in itertools.product(*(range(len(g.options)) for g in problem.groups)))
+    every = itertools.product(*(range(len(g.options)) for g in problem.groups))
+    return min((round_off(objective(picked)), summands(problem, picked)) for picked in every)
+
+
+def round_off(seconds: float) -> float:
+    """Sums of the same numbers in another order are equal."""
+    return float(f"{seconds:.11e}")
+
+
+def summands(problem: Problem, picked: Sequence[int]) -> int:
+    """Values that an assignment takes as summands, and gradients that it is given so."""
+    return sum(summands_of(g.options[o]) for g, o in zip(problem.groups, picked, strict=True))
 
 
 @st.composite
@@ -106,9 +120,20 @@ def small_models(draw: st.DrawFn) -> Model:
 def test_the_solver_finds_what_trying_everything_finds(model: Model, weights: Weights) -> None:
     problem = build(formulation(model, Mesh.of(dp=1, tp=2, mb=1)))
     assume(assignments(problem) <= 6000)
-    found = solve(problem, weights)
-    assert found.objective == pytest.approx(brute_force(problem, weights), rel=1e-6, abs=1e-15)
+    found, (least, fewest) = solve(problem, weights), brute_force(problem, weights)
+    assert found.objective == pytest.approx(least, rel=1e-6, abs=1e-15)
+    assert summands(problem, found.options) <= fewest
     assert found.bound <= found.objective * (1 + 1e-9)
+
+
+def test_of_equal_assignments_that_with_fewest_summands_is_taken() -> None:
+    """A gradient is summed before the elementwise operator that it would pass as a summand on each rank."""
+    problem = build(formulation(mlp(), Mesh.of(dp=1, tp=2, mb=1), split_weights=True))
+    with patch("autoplan.search.intra_op.solve.SUMMAND", 0.0):
+        any_ = solve(problem)
+    found = solve(problem)
+    assert found.objective == pytest.approx(any_.objective, rel=1e-9)
+    assert summands(problem, found.options) == 0
 
 
 def states(model: Model, block: int, *, cluster: str = "1x8 h100-sxm", mesh: Mesh) -> dict[str, str]:

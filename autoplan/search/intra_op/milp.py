@@ -21,7 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoplan.ir.layout import Layout, P, R
 from autoplan.redistribution.steiner_tree import proper_halves
+from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.problem import Problem, Tensor
 from autoplan.solver.arrays import ArrayProgram
 from autoplan.solver.integer_program import Program
@@ -67,6 +69,8 @@ class Milp:
 
     first  [groups + 1] where each group's options begin among the variables
     time_s, state_bytes, kept_bytes  [variables] of which the objective is the weighted sum
+    summands  [variables] values that an option takes as summands, and gradients that it is given so, beyond the fewest
+              of its operator
     unit   bytes in one unit of the program's limited row
     """
 
@@ -75,6 +79,7 @@ class Milp:
     time_s: np.ndarray
     state_bytes: np.ndarray
     kept_bytes: np.ndarray
+    summands: np.ndarray
     unit: float = 1.0
 
     def cost(self, weights: Weights) -> np.ndarray:
@@ -112,8 +117,10 @@ class _Builder:
             self.keep(tensor, self.flow(tensor), again=memory is None)
         unit = 1.0 if memory is None else self.hold(memory)
         time_s, state, kept = (np.concatenate(parts) for parts in (self.time_s, self.state, self.kept))
-        program = self.arrays.program(limited=memory is not None, flows=True)
-        return Milp(program, self.first, time_s, state, kept, unit)
+        program, summands = self.arrays.program(limited=memory is not None, flows=True), np.zeros(len(time_s))
+        counts = [np.array([summands_of(option) for option in group.options]) for group in self.problem.groups]
+        summands[: self.first[-1]] = np.concatenate([own - own.min() for own in counts])
+        return Milp(program, self.first, time_s, state, kept, summands, unit)
 
     def variables(self, time_s: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """The numbers of new ones."""
@@ -242,6 +249,14 @@ class _Builder:
         self.arrays.enter(row, np.arange(len(held)), held / unit)
         self.arrays.enter(row, working, 1.0)
         return unit
+
+
+def summands_of(option: Strategy | Layout) -> int:
+    """Of an operator's strategy: operands that are summands (P), and results whose gradients are (R), on all axes. What
+    all of an operator's have means nothing: an axis of one member, the batch's, a result without a gradient."""
+    if not isinstance(option, Strategy):
+        return 0
+    return sum(way.inputs.count(P) + (way.output == R) for _, way in option.axes)
 
 
 def distinct_sinks(tensor: Tensor) -> list[tuple[int, np.ndarray]]:

@@ -34,6 +34,7 @@ __all__ = ["FloorOf", "Infeasible", "OutOfTime", "Solution", "Solver", "Weights"
 SCALE = 1e4  # the largest coefficient of the objective; far larger ones cost solvers minutes
 ROUNDING = 1e-9  # relative, of bytes: what just fits may be said to need so much more
 MOST_WAYS = 64  # of one tensor that are compared: over three axes it may be gathered from dozens of layouts
+SUMMAND = 1e-9  # of the largest cost, that an operator which takes a summand costs beside: it decides between equals
 TIE = 1e-6  # of all bytes, that all seconds count for between assignments that hold as many
 GAP = 1e-6  # relative, of a problem without a memory limit
 LARGE = 50_000  # variables from which on one without a limit is solved by branching here
@@ -87,12 +88,21 @@ class Solver:
         """The cheapest assignment at these prices of bytes."""
         if self.decided:
             return measure(self.problem, weights, [0] * len(self.problem.groups), math.inf)
-        cost = self.milp.cost(weights)
+        cost, more = self.fewest_summands(self.milp.cost(weights))
         options, bound = self.answer(cost, GAP, relaxed=True)
         if options is None:
             options, better = self.branched(weights) if len(cost) > LARGE and bound else self.answer(cost, GAP)
             bound = max(bound, better)
-        return self.measured(weights, options, bound)
+        return self.measured(weights, options, max(0.0, bound - more))
+
+    def fewest_summands(self, cost: np.ndarray) -> tuple[np.ndarray, float]:
+        """(a cost by which, of assignments that cost the same, the one with the fewest summands is the least; by how
+        much that of none is raised more).
+
+        In half precision each rank rounds its summands in every operator that they pass, before they are summed.
+        """
+        each = SUMMAND * float(cost.max()) * self.milp.summands
+        return cost + each, float(np.maximum.reduceat(each, self.milp.first[:-1]).sum())
 
     def branched(self, weights: Weights) -> tuple[Sequence[int] | None, float]:
         """As ``Branching.run``."""
@@ -151,11 +161,12 @@ class Solver:
         if limit not in self.under:
             self.engine.limit(limit / self.milp.unit)
             try:
-                options, bound = self.answer(self.milp.time_s, self.limited_gap)
+                cost, more = self.fewest_summands(self.milp.time_s)
+                options, bound = self.answer(cost, self.limited_gap)
             except Infeasible:
                 self.under[limit] = None
             else:
-                self.under[limit] = self.measured(NO_WEIGHT, options, bound)
+                self.under[limit] = self.measured(NO_WEIGHT, options, max(0.0, bound - more))
         return self.under[limit]
 
     @cached_property
