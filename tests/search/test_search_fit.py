@@ -15,6 +15,7 @@ import transformers
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
+from autoplan.cluster.spec import MOST_DEVICES
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.graph import Model
 from autoplan.models.inputs import hf_inputs
@@ -22,7 +23,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.budget import budget_of
 from autoplan.search.entry import search
 from autoplan.search.explain.does_not_fit import leanest, least_on_any_axes
-from autoplan.search.explain.remedies import Remedy, bisected, on_nodes, remedies
+from autoplan.search.explain.remedies import Remedy, bisected, most_nodes, on_nodes, remedies
 from autoplan.search.state import begin, candidates
 from autoplan.trace.pipeline import trace
 from autoplan.trace.rescale import rescale
@@ -224,3 +225,11 @@ def test_the_least_of_a_mixture_has_its_experts_apart() -> None:
     total = max(memory.total for memory in least.memory)
     assert total <= needed(Parallelism(ep=16, tp=1), cluster, traced)
     assert least.candidate.sizes["ep"] > 1 and total < needed(free, cluster, traced)
+
+
+def test_more_nodes_are_tried_as_far_as_a_cluster_may_have_them() -> None:
+    """64 times 16,384 devices are more than any cluster is taken to have: that broke off what was to be told."""
+    work = begin(MODEL, CLUSTER, Training(), Parallelism())
+    assert most_nodes(work) == 64 * CLUSTER.nodes
+    large = replace(work, cluster=CLUSTER.with_nodes(8192))
+    assert large.cluster.with_nodes(most_nodes(large)).devices == MOST_DEVICES

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from autoplan.cluster.spec import MOST_DEVICES
 from autoplan.cost.step import optimizer_states
 from autoplan.errors import ParallelismError, RescaleError
 from autoplan.ir.choice import tensor_mesh
@@ -62,7 +63,7 @@ class Remedy:
 def remedies(work: SearchState, pinned: Parallelism) -> list[Remedy]:
     """Every kind of change that helps, by the seconds that a token then takes; what changes the task comes last."""
     more = next(more_nodes(work, pinned), None)
-    fewer = MOST_NODES * work.cluster.nodes if more is None else more.nodes - 1
+    fewer = most_nodes(work) if more is None else more.nodes - 1
     found = [*freed(work, pinned), *on_the_host(work, pinned, fewer), *shorter(work, pinned)]
     return sorted([*found, *([] if more is None else [more])], key=lambda remedy: (remedy.other, remedy.unit_s))
 
@@ -184,13 +185,18 @@ def more_nodes(work: SearchState, pinned: Parallelism) -> Iterator[Remedy]:
     """The fewest nodes that hold it; where what is pinned leaves no mesh of more, with the sizes left to the search."""
     given = work.cluster.nodes
     for free in dict.fromkeys((pinned, replace(pinned, **dict.fromkeys(SIZES)))):
-        few = fewest(partial(on_nodes, work.pinned_to(free)), given, MOST_NODES * given, free)
+        few = fewest(partial(on_nodes, work.pinned_to(free)), given, most_nodes(work), free)
         if few is not None:
             nodes, found = few
             names = [name for name in SIZES if getattr(free, name) != getattr(pinned, name)]
             after = changed(pinned, found, names)
             also = f" with {changes(pinned, after, names)}" if names else ""
             yield from remedy(work, after, nodes_text(nodes) + also, nodes)
+
+
+def most_nodes(work: SearchState) -> int:
+    """That are tried; no cluster has more devices than ``cluster.spec`` lets it."""
+    return min(MOST_NODES * work.cluster.nodes, MOST_DEVICES // work.cluster.devices_per_node)
 
 
 def nodes_text(nodes: int) -> str:
