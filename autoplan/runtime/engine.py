@@ -61,6 +61,7 @@ class PipelineEngine:
         self.exchange = Exchange(spec, axis, device, groups)
         self.unreduced: Reductions = deque()
         self.stages = {stage.number: PipelineStage(spec, stage, self.unreduced) for stage in stages}
+        self.sent: PipelineStage | None = None
         self.no_loss = torch.zeros((), dtype=spec.activation_dtype(spec.lowered.loss.type), device=device)
 
     def resized(self, spec: ProgramSpec) -> PipelineEngine:
@@ -88,17 +89,23 @@ class PipelineEngine:
         self.exchange.wait()
         for stage in self.stages.values():
             stage.finish()
+        self.sent = None
         losses = [loss for stage in self.stages.values() for loss in stage.losses]
         return torch.stack(losses).sum() if losses else self.no_loss.clone()
 
     def reduce(self, left: int) -> None:
         """A share of the reductions that wait, so that the last are done before the last of ``left`` further actions,
-        beside whose compute they run; stages take turns, for compute waits between two of one stage."""
-        for _ in range(-(-sum(map(len, self.unreduced)) // max(1, left))):
-            units = self.unreduced.popleft()
+        beside whose compute they run; stages take turns, for compute waits between two of one stage. What a stage's
+        last one sends stands until the next stage's is sent: of dozens of stages it would fill the device."""
+        for _ in range(-(-sum(len(units) for _, units in self.unreduced) // max(1, left))):
+            stage, units = self.unreduced.popleft()
             units.popleft()()
             if units:
-                self.unreduced.append(units)
+                self.unreduced.append((stage, units))
+                continue
+            if self.sent is not None:
+                self.sent.finish()
+            self.sent = stage
 
     def act(self, action: Action, received: Message, keywords: Keywords) -> Message:
         """Runs an action on what it reads; what the next stage, or the one before, is to read."""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
 
+from autoplan import Parallelism, Training
+from tests.support.planning import parallelize_unproved
 from tests.support.rehearsed_plans import llama, mixtral, planned
 
 WITHIN = 0.02
@@ -40,3 +45,28 @@ def test_a_compiled_tables_gradient_is_summed_in_float32() -> None:
     first, *_ = plan.rehearse().classes
     assert first.peak.during.startswith("backward")
     assert first.peak_bytes == pytest.approx(plan.predicted.peak_bytes[0].total, rel=WITHIN)
+
+
+def test_a_gradient_in_half_precision_stands_beside_its_copy_in_float32() -> None:
+    """Of a weight that is nearly the whole model, and summed with nobody: its gradient is copied as it comes."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1))
+    rows, target = torch.zeros(24, 1024), torch.zeros(24, 1)
+    pinned = Parallelism(dp=1, tp=1, pp=1, recompute="none", micro_batch=24)
+    training = Training(optimizer="adamw", precision="bf16-mixed")
+    plan = parallelize_unproved(
+        model, "1x1 h100-sxm", (rows, target), loss_fn=mse_loss, training=training, parallelism=pinned
+    )
+    (found,) = plan.rehearse().classes
+    assert found.peak.line.startswith("runtime/parallel/gradient_buckets.py")
+    assert found.peak_bytes == pytest.approx(plan.predicted.peak_bytes[0].total, rel=WITHIN)
+
+
+def test_of_many_stages_on_a_rank_what_one_sends_stands_until_the_next_ones_is_sent() -> None:
+    """Buffers of gradients of all stages whose last backward was over stood until the step's end."""
+    fields = {"dp": 2, "pp": 2, "zero": 1, "micro_batch": 4, "recompute": "full", "virtual_stages": 6}
+    plan = planned(llama(12), "1x4 h100-sxm", "bf16-mixed", pipeline_schedule="interleaved", **fields)
+    found = plan.rehearse()
+    assert found.passed, found
+    for each in found.classes:
+        assert each.off > -WITHIN, found

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from autoplan.runtime.engine import PipelineEngine
 from autoplan.runtime.pipeline.order import reads_from, sends_to
+from autoplan.runtime.pipeline.stage import PipelineStage
 from cost_models.pipeline import ROUNDS, simulate
 from cost_models.pipeline.order import Action, actions, most_sending
 
@@ -199,9 +202,14 @@ def test_messages_are_read_in_the_order_in_which_they_are_sent(setting) -> None:
 
 
 def test_reductions_of_one_stage_are_dealt_out_apart() -> None:
-    """fully_shard has compute wait between two of one stage."""
-    engine, done = object.__new__(PipelineEngine), list[str]()
-    engine.unreduced = deque(deque(partial(done.append, f"{stage}{unit}") for unit in range(3)) for stage in "ab")
+    """fully_shard has compute wait between two of one stage. The first stage's sums are waited for once the second's
+    are all sent."""
+    engine, done, finished = object.__new__(PipelineEngine), list[str](), list[str]()
+    stages = {name: cast(PipelineStage, SimpleNamespace(finish=partial(finished.append, name))) for name in "ab"}
+    engine.sent = None
+    engine.unreduced = deque(
+        (stage, deque(partial(done.append, f"{name}{unit}") for unit in range(3))) for name, stage in stages.items()
+    )
     counts = []
     for left in (3, 2, 1, 0):
         before = len(done)
@@ -209,3 +217,4 @@ def test_reductions_of_one_stage_are_dealt_out_apart() -> None:
         counts.append(len(done) - before)
     assert counts == [2, 2, 2, 0]
     assert done == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    assert finished == ["a"] and engine.sent is stages["b"]

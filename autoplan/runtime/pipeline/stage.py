@@ -19,7 +19,8 @@ from autoplan.runtime.pipeline.split_backward import Halves, backward_inputs, ba
 from autoplan.runtime.program_spec import ProgramSpec
 
 Message = tuple[Tensor, ...]
-Reductions = deque[deque[Callable[[], None]]]
+Reductions = deque[tuple["PipelineStage", deque[Callable[[], None]]]]
+"""Of stages that are to reduce, and what does it, unit by unit."""
 
 
 @dataclass
@@ -42,6 +43,7 @@ class PipelineStage:
     """One stage of this rank.
 
     unreduced  of the rank: what is left to do of the reductions of each stage whose last backward is over
+    finished   whether its sums of this step were waited for
     """
 
     def __init__(self, spec: ProgramSpec, module: StageModule, unreduced: Reductions) -> None:
@@ -57,6 +59,7 @@ class PipelineStage:
         self.losses: list[Tensor] = []
         self.scale = scale
         self.left = self.count
+        self.finished = False
 
     def prepare(self) -> None:
         """Before the step's first forward: what is gathered once a step begins to be."""
@@ -69,8 +72,10 @@ class PipelineStage:
             gathered(self.module)
 
     def finish(self) -> None:
-        """After all backwards of this rank's stages, and their reductions."""
-        finish_backward(self.module)
+        """After its last backward and its reductions: waits for them, once, and lets go of what was sent."""
+        if not self.finished:
+            finish_backward(self.module)
+        self.finished = True
 
     def forward(self, microbatch: int, received: Message, keywords: Keywords, number: int | None = None) -> Message:
         """What the next stage reads; nothing of the last one, whose losses are collected.
@@ -123,7 +128,7 @@ class PipelineStage:
     def reduce(self) -> None:
         """After the last backward: its reductions are to be done."""
         if units := deque(reductions(self.module)):
-            self.unreduced.append(units)
+            self.unreduced.append((self, units))
 
     def roots(self, kept: InFlight, received: Message) -> tuple[list[GradientEdge], list[Tensor | None]]:
         """Where gradients enter, and which."""

@@ -4,8 +4,8 @@
 themselves, each no more than that account; the worst of them is the prediction:
 
     forward   of a microbatch, those in flight before it held, and messages: one that comes, and those being sent
-    backward  likewise of the first microbatch, gradients growing while activations are let go; of a later one, all of
-              them there
+    backward  likewise of the first microbatch, gradients growing while activations are let go, one in half precision
+              beside its copy in the sum's dtype; of a later one, all of them there
     reduced   gradients sent: fully_shard's buffers
     update    nothing in flight: gradients, and what the optimizer makes for a moment
 
@@ -138,9 +138,27 @@ def stage_peaks(stage_model: StageModel, stage: StageChoice, number: int, count:
     adding, first = (before + np.maximum(moment, ended) for moment in moments)
     own = (chain.parameters - chain.untouched - chain.elsewhere * data.scatters_each)[run] * data.prices.stored
     after = own[::-1].cumsum()[::-1] - own
-    once = tuple(zip(after.tolist(), first.tolist(), strict=True))
+    once = [*zip(after.tolist(), first.tolist(), strict=True), *widening(stage_model, run, after + own, before)]
     flight = float((kept + entry).sum() + constants)
-    return StagePeaks(flight, float(forward.max()), once, float(adding.max()))
+    return StagePeaks(flight, float(forward.max()), tuple(once), float(adding.max()))
+
+
+def widening(
+    stage_model: StageModel, run: slice, gradients: np.ndarray, before: np.ndarray
+) -> Iterator[tuple[float, float]]:
+    """Of the first microbatch, as a segment's backward ends: all of its gradients in the dtype of their sum, and the
+    largest of them, too, as the backward gave it (``runtime.parallel.gradient_buckets.widen``). What is summed over
+    other ranks goes into buckets instead, fully_shard's into its own buffers.
+
+    gradients, before  [segments]: of a segment and those behind it; activations in front of its backward
+    """
+    data, held = stage_model.data, stage_model.chain.held
+    if data.shared or data.prices.stored <= 1:
+        return
+    for place, parameters in enumerate(held.segments[run]):
+        sizes = [size for name, size in parameters if not data.beside(held.summed.get(name, ()))]
+        if sizes:
+            yield float(gradients[place]), float(before[place]) + max(sizes)
 
 
 def running(
