@@ -18,7 +18,8 @@ Under a pipeline gradients are reduced once at every level. Stages wait for one 
 between a message that it reads and the one that it sends adds up over all of them. What a step gathers once is copied
 into place before a stage's first input is there; and its gradients are reduced once the last message has left it,
 unit by unit, between what the rank still has to do. The chain's first stage, for which nobody waits, gathers under its
-first forward and reduces under its last backward. What is summed is waited for when the rank's last backward is done.
+first forward and reduces under its last backward. A stage's sums are waited for once the next stage's are sent, the
+last ones when the rank's last backward is done.
 """
 
 import importlib
