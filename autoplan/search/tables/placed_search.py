@@ -23,6 +23,7 @@ from autoplan.search.tables.cached_tables import SHARES, cached, check_cached
 from autoplan.search.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
 from autoplan.search.tables.table_groups import Found as FoundTable
 from autoplan.search.tables.table_groups import grouped, tables_of
+from autoplan.search.tables.ungrouped import ungrouped
 
 SYSTEM = "table-parallel"
 LEAST_HERE = 0.01  # of tables behind a cache, what devices have for a look-up at least
@@ -37,7 +38,7 @@ def search_with_tables(
 ) -> tuple[Model, Found]:
     """The search's answer, and the model that it is of: with tables placed where that is asked for, and where nothing
     is pinned and it is quicker, or all that fits. Raises as ``search`` does."""
-    model = with_rows(model, sparse=False)  # what was so in another plan needn't be in this one
+    model = ungrouped(with_rows(model, sparse=False))  # what was so in another plan needn't be in this one
     if pinned.tensor_system == SYSTEM:
         return with_tables(model, cluster, training, pinned, asked)
     if pinned.pinned() or asked.constraints or not recommends(model):
