@@ -80,14 +80,15 @@ def with_tables(
 ) -> tuple[Model, Found]:
     """The plan with tables placed on the devices of a node; where that doesn't fit, and no size is pinned, of all
     nodes; and where not even that does, behind caches of as many of their rows as fit."""
-    ways = [cluster.devices] if pinned.tables in (IN_HOST, ON_DISK) else [pinned.tp, cluster.devices]
+    away = pinned.tables in (IN_HOST, ON_DISK)
+    ways = [cluster.devices] if away else [pinned.tp, cluster.devices]
     sizes = [pinned.tp] if asked.parallelism.tp else list(dict.fromkeys(ways))
-    tried = [replace(pinned, tp=tp) for tp in sizes]
+    shares = SHARES if pinned.table_cache is None else (pinned.table_cache,)
+    tried = [replace(pinned, tp=tp, table_cache=share) for tp in sizes for share in (shares if away else (None,))]
     if pinned.tables is None:
         behind = replace(pinned, tp=sizes[-1], tables=IN_HOST)
         why = whole_reason(model, cluster, training, behind)
-        shares = SHARES if pinned.table_cache is None else (pinned.table_cache,)
-        tried += [replace(behind, table_cache=share) for share in shares if not why]
+        tried += [replace(behind, table_cache=share) for share in SHARES if not why]
     does_not_fit: DoesNotFitError | None = None
     for each in tried:
         try:
@@ -136,8 +137,6 @@ def placed(
     if away and (why := whole_reason(model, cluster, training, pinned)):
         cause = f"a cache has looked-up rows alone: {why}"
         raise ParallelismError(f"tables={pinned.tables!r}", cause, f"change that, or use tables={DEVICE!r}")
-    if away and pinned.table_cache is None:
-        pinned = replace(pinned, table_cache=SHARES[0])
     host = cluster.profile()[0].host
     apart = away and host is not None and (not host.own or pinned.tables == ON_DISK)
     here = (pinned.table_cache or 0.0) if apart else 1.0

@@ -224,3 +224,15 @@ def test_a_rehearsal_has_the_cache_that_the_account_has(tmp_path: Path) -> None:
     fullest = max(each.peak_bytes for each in found.classes)
     assert fullest == pytest.approx(plan.predicted.peak_bytes[0].total, rel=0.03)
     assert "runtime/row_cache.py" in str(found)
+
+
+@pytest.mark.parametrize("where", ["host", "nvme"])
+def test_a_pinned_place_gets_a_cache_that_fits(where: str) -> None:
+    """TorchRec's share where that fits, else less; a share that is pinned stays as it is."""
+    how = Training(optimizer="adagrad", learning_rate=0.1, compile=False)
+    totals = [large(how, None, tables=where, table_cache=share).predicted.peak_bytes[0].total for share in (0.2, 0.0)]
+    few = sum(totals) // 2
+    found = [large(how, memory, tables=where).record.chosen.parallelism for memory in (None, few)]
+    assert [(each.tables, each.table_cache) for each in found] == [(where, 0.2), (where, 0.1)]
+    with pytest.raises(DoesNotFitError):
+        large(how, few, tables=where, table_cache=0.2)
