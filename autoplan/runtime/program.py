@@ -371,7 +371,7 @@ class Program(RankModel):
         self.filled = True
         self.updates.forget()
         publish(self.held)
-        self._tables_set()
+        self._tables_set(self.optimizer)
         if self.servers:
             self.servers.begin()
 

@@ -21,7 +21,7 @@ from autoplan.runtime.broken_off import BrokenOff
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
-from autoplan.runtime.memory.disk_memory import DiskMemory
+from autoplan.runtime.memory.disk_memory import DiskMemory, on_disk
 from autoplan.runtime.not_a_module import not_of_a_module
 from autoplan.runtime.parallel import whole_tensors
 from autoplan.runtime.parallel.meshes import sharded_meshes
@@ -170,24 +170,29 @@ class RankModel:
         return ((held, cache) for held, cache in each if cache is not None)
 
     def _follow_tables(self, optimizer: Optimizer) -> None:
-        """Has what reads an optimizer's state find all of it there, and what sets it be heeded. On disks lies what has
-        an element for each of the tables'."""
+        """Has what reads an optimizer's state find all of it there, and what sets it be heeded."""
+        self._states_to_disk(optimizer)
+        optimizer.register_state_dict_pre_hook(lambda *_: self._tables_whole())
+        optimizer.register_load_state_dict_pre_hook(lambda *_: self._tables_whole())
+        optimizer.register_load_state_dict_post_hook(self._tables_set)
+
+    def _states_to_disk(self, optimizer: Optimizer) -> None:
+        """On disks lies what has an element for each of the tables'."""
         for held, _ in self._caches():
             state, disk = optimizer.state.get(held.updated, {}), self.disk
             for name, value in state.items():
-                if disk is not None and isinstance(value, Tensor) and value.shape == held.updated.shape:
+                of_each = isinstance(value, Tensor) and value.shape == held.updated.shape
+                if disk is not None and of_each and not on_disk(value):
                     state[name] = disk.zeros(value.shape, value.dtype).copy_(value)
-        optimizer.register_state_dict_pre_hook(lambda *_: self._tables_whole())
-        optimizer.register_load_state_dict_pre_hook(lambda *_: self._tables_whole())
-        optimizer.register_load_state_dict_post_hook(lambda *_: self._tables_set())
 
     def _tables_whole(self) -> None:
         """Before something reads tables where they lie."""
         for _, cache in self._caches():
             cache.flush()
 
-    def _tables_set(self) -> None:
-        """After something wrote them there."""
+    def _tables_set(self, optimizer: Optimizer) -> None:
+        """After something wrote them there, or a state was loaded: into the host's memory."""
+        self._states_to_disk(optimizer)
         for _, cache in self._caches():
             cache.drop()
 

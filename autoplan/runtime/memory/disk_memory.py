@@ -57,7 +57,7 @@ class DiskMemory:
                 os.posix_fallocate(file.fileno(), 0, size)
                 return torch.from_file(file.name, shared=True, size=elements, dtype=dtype).view(torch.Size(shape))
         except OSError as error:
-            cause = f"{size / GB:.2f} GB more of the optimizer's state don't fit there: {error.strerror}"
+            cause = f"{size / GB:.2f} GB more of tables, or of the optimizer's state, don't fit there: {error.strerror}"
             raise DiskError(self.folder, cause, f"make room, or name another disk's folder in {NVME}") from None
 
     def check_folder(self) -> None:

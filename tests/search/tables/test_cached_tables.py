@@ -16,6 +16,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.export.folder import opened
 from autoplan.rehearsal.rehearse import rehearse
+from autoplan.runtime.memory.disk_memory import on_disk
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -82,6 +83,11 @@ def on_ranks(rank: int, world: int, folder: str, between: bool = False, saves: s
     return {
         "weights": program.state_dict(full=True), "losses": losses, "slots": slots, "misses": program.table_misses(),
         "devices": {h.values.device.type for h in program.held},
+        "on disk": {
+            on_disk(each)
+            for held, _ in program._caches() for each in (held.values, *program.optimizer.state[held.updated].values())
+            if each.shape == held.values.shape
+        },
     }  # fmt: skip
 
 
@@ -143,10 +149,13 @@ def test_a_checkpoint_goes_to_a_plan_with_tables_elsewhere(pool: RankPool, tmp_p
 
 def test_tables_on_disks_equal_those_on_the_device(pool: RankPool, tmp_path: Path) -> None:
     how = trained(HOW["adagrad"])
-    cached = pool.run(on_ranks, exported(how, tmp_path, "disk", **SMALL, tables="nvme"))[0]
+    folder = exported(how, tmp_path, "disk", **SMALL, tables="nvme")
+    cached, resumed = pool.run(on_ranks, folder)[0], pool.run(on_ranks, folder, False, str(tmp_path / "saved"))[0]
     plain = pool.run(on_ranks, exported(how, tmp_path, "plain", tp=4, micro_batch=ROWS // 4))[0]
     assert all(torch.equal(cached["weights"][key], value) for key, value in plain["weights"].items())
+    assert all(torch.equal(resumed["weights"][key], value) for key, value in plain["weights"].items())
     assert cached["slots"]
+    assert cached["on disk"] == resumed["on disk"] == {True}, "what a checkpoint brings is laid there, too"
 
 
 def test_the_report_and_the_headline_say_it() -> None:
