@@ -4,7 +4,7 @@ from autoplan.cost.operators.lookups import INDEX_BYTES, ROW_BYTES, read_bytes, 
 from autoplan.cost.operators.sparse_rows import is_sparse, whole_because
 from autoplan.cost.step import rows_of, stored_ratio
 from autoplan.emit.source import size_text
-from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
+from autoplan.ir.graph import DTYPE_BYTES, Block, Model, Node, TensorType, batch_rows
 from autoplan.ir.mesh import TENSOR
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.tables import CACHED, LOOKUPS, Cached, Placed, Table
@@ -12,7 +12,7 @@ from autoplan.option_values import IN_HOST, ON_DISK, ROWWISE
 from autoplan.options import Training
 from autoplan.report.table import table
 from autoplan.search.tables.place import REPLICATED, Choice, chosen_in
-from autoplan.search.tables.table_groups import Found, tables_of
+from autoplan.search.tables.table_groups import BAG, EMBEDDING, Found, tables_of
 
 DENSE = "dense"  # whole gradients, by TorchRec's name (its ``EmbeddingComputeKernel``), as the others
 KERNELS = {IN_HOST: "fused_uvm_caching", ON_DISK: "key_value"}
@@ -31,7 +31,8 @@ def tables_section(record: PlanRecord) -> str:
     header = ("table", "rows", "columns", "bytes", "looked up", "placement", "kernel", "reads a step", "crosses links")
     told = [f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 7, 8))}"]
     told += [gradients_text(record, block, node, ways) for block, node in grouped if optimizers_of(record)]
-    told += [text for block, node in grouped if (text := cache_text(record, block, node, ways))]
+    cached = [text for block, node in grouped if (text := cache_text(record, block, node, ways))]
+    told += [*cached, *([unplaced_text(record.model)] if cached and unplaced(record.model) else [])]
     told += [rowwise_text(record)] if ROWWISE in optimizers_of(record) else []
     return "\n".join(told)
 
@@ -99,6 +100,23 @@ def cache_text(record: PlanRecord, block: Block, node: Node, ways: int) -> str:
         f"optimizer's state; its cache has {size_text(round(own.cache * stored))} of rows and what belongs to them. "
         f"Of looked-up rows {100 * share:.0f}% are taken to be missing ({how}): {size_text(round(missed))} a step each "
         "way; program.table_misses() measures it"
+    )
+
+
+def unplaced(model: Model) -> list[str]:
+    """Tables that can't lie elsewhere."""
+    read = set()
+    for segment in model.segments:
+        block = model.blocks[segment.block]
+        names = dict(zip((p.name for p in block.parameters), segment.parameters, strict=True))
+        read |= {names.get(node.operands[0], "") for node in block.nodes if node.op in (BAG, EMBEDDING)}
+    return sorted(read - {""} - {found.parameter for found in tables_of(model)})
+
+
+def unplaced_text(model: Model) -> str:
+    return (
+        f"On the devices with the other parameters lie {', '.join(unplaced(model))}: only tables that are looked up "
+        "once, by rows of the batch, are placed"
     )
 
 

@@ -245,3 +245,24 @@ def test_a_pinned_place_gets_a_cache_that_fits(where: str) -> None:
     assert [(each.tables, each.table_cache) for each in found] == [(where, 0.2), (where, 0.1)]
     with pytest.raises(DoesNotFitError):
         large(how, few, tables=where, table_cache=0.2)
+
+
+class Twice(nn.Module):
+    """A table that is looked up twice, beside one that isn't."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.one = (nn.EmbeddingBag(200, 8, mode="sum") for _ in range(2))
+        self.top = nn.Linear(16, 1)
+
+    def forward(self, left: Tensor, right: Tensor, clicks: Tensor) -> Tensor:
+        x = torch.cat([self.both(left) + self.both(right), self.one(left)], 1)
+        return nn.functional.binary_cross_entropy_with_logits(self.top(x).squeeze(1), clicks)
+
+
+def test_tables_that_stay_on_the_devices_are_told() -> None:
+    given = torch.randint(200, (ROWS, 3)), torch.randint(200, (ROWS, 3)), torch.rand(ROWS).round()
+    system = Parallelism(tensor_system="table-parallel", tables="host")
+    report = parallelize_alone(Twice(), "1x2 cpu", given, parallelism=system, training=ROWWISE).report(verbose=True)
+    assert "On the devices with the other parameters lie both.weight: only" in report
+    assert "On the devices with" not in planned(MIXED, ROWWISE, **SMALL, tables="host").report(verbose=True)
