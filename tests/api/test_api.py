@@ -112,10 +112,11 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_every_field_of_the_chosen_parallelism_is_filled() -> None:
     chosen = plan(Plain()).parallelism
     assert chosen.dp * chosen.tp * chosen.pp == 4  # type: ignore[operator]
-    # None: nothing is offloaded, no grid, every step synchronous, no context axis, a ring
+    # None: nothing is offloaded, no grid, every step synchronous, no context axis, a ring, no tables
     unused = {"offload", "tensor_system", "local_steps", "outer_optimizer", "cp_attention"}
     unused |= {"compression", "compression_rank", "compression_rate", "compression_within", "gossip", "servers",
-               "staleness", "backups", "ahead", "tp_overlap", "ep_overlap", "all_reduce"}
+               "staleness", "backups", "ahead", "tp_overlap", "ep_overlap", "all_reduce",
+               "tables", "table_cache", "table_misses"}
     assert set(Parallelism.__dataclass_fields__) - set(chosen.pinned()) <= unused
 
 

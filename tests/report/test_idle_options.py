@@ -22,7 +22,7 @@ ALWAYS = (
     "outer_optimizer", "gossip", "servers", "staleness", "backups", "ahead", "compression", "compression_rank",
     "compression_rate", "compression_within", "optimizer", "precision", "weight_decay", "betas", "eps", "momentum",
     "clip_grad_norm", "compile", "optimizer_options", "lr_schedule", "groups", "outer_learning_rate", "outer_momentum",
-    "compression_start", "all_reduce", "delay_compensation",
+    "compression_start", "all_reduce", "delay_compensation", "tables", "table_cache", "table_misses",
 )  # fmt: skip
 """Fields that a plan follows whenever it isn't refused, or that the report tells by themselves."""
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import DataAxis, Prices
+from autoplan.cost.operators.lookups import CachedTables
 from autoplan.ir.choice import Hop, tensor_mesh
 from autoplan.ir.layout import Layout, R, S
 from autoplan.ir.mesh import Mesh
@@ -47,6 +48,7 @@ def stage_model(random: np.random.Generator, segments: int, classes: int, recomp
     stored = tuple(((name, int(size)),) for name, size in zip(names, columns["parameters"], strict=True))
     frozen = HeldParameters(((),) * len(order))
     other = {"repeated": order > 0, "held": HeldParameters(stored), "held_frozen": frozen, "alone": pp == 1}
+    other["cached"] = (CachedTables(),) * len(order)
     rest = {f.name: np.zeros(len(order)) for f in fields(Chain) if f.name not in {*COLUMNS, *other}}
     chain = Chain(**columns, **rest, **other)  # type: ignore[arg-type]
     candidate = Candidate(pp, 1, 1, 1, 4, 0, "1f1b", recompute)
