@@ -35,3 +35,11 @@ def test_old_spellings() -> None:
 
 def test_another_model_s_weights_are_not_taken_for_its_own() -> None:
     assert set(found(("vit.embed", "vit.layer.0.weight"), LLAMA).values()) == {None}
+
+
+def test_a_name_that_two_would_find_is_its_own() -> None:
+    """timm's EVA has a parameter and a buffer of one name, the buffer in a module whose buffers aren't saved."""
+    wanted = ("pos_embed", "rope.pos_embed", "head.weight")
+    assert found(("pos_embed", "head.weight"), wanted) == {
+        "pos_embed": "pos_embed", "rope.pos_embed": None, "head.weight": "head.weight"
+    }  # fmt: skip

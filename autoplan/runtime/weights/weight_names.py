@@ -9,8 +9,8 @@ class WeightNames:
     """Which of the names that weights have is a parameter's.
 
     Weights of a model's inner part lack the name under which the model holds it ("layers.0…" for "model.layers.0…"),
-    and those of a model around it have one more ("bert.encoder…" for "encoder…"); whichever finds the most is taken
-    for all.
+    and those of a model around it have one more ("bert.encoder…" for "encoder…"); whichever finds the most of the
+    weights is taken for all. One that two names would find counts once: "rope.pos_embed" isn't "pos_embed".
 
     present  the weights' names
     wanted   the model's
@@ -21,7 +21,7 @@ class WeightNames:
         inner = {name.split(".", 1)[0] for name in names if "." in name}
         outer = {n.split(".", 1)[0] for n in self.present if "." in n and n.split(".", 1)[1] in names}
         choices = [("", ""), *((p, "") for p in sorted(inner)), *(("", p) for p in sorted(outer))]
-        self.lacking, self.further = max(choices, key=lambda c: sum(n is not None for n in self.under(c, names)))
+        self.lacking, self.further = max(choices, key=lambda choice: len({*self.under(choice, names)} - {None}))
 
     def find(self, name: str) -> str | None:
         """The weights' name of the model's parameter ``name``; None where they lack it."""
