@@ -88,7 +88,7 @@ lint: $(DEV)
 	$(BIN)/ruff check autoplan cost_models tests examples
 	$(BIN)/mypy autoplan cost_models
 
-# Three workers on two cores: tests that start processes, or wait for them, leave a quarter of both idle.
+# Three workers on two cores: tests that start processes, or wait for them, leave cores idle.
 test: lint
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 -m 'not slow'
 

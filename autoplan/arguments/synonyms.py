@@ -55,7 +55,7 @@ PARALLELISM_NAMES: Mapping[str, str] = {
     "micro_batch_size": "micro_batch", "mbs": "micro_batch", "schedule": "pipeline_schedule",
     "activation_checkpointing": "recompute='full'", "gradient_checkpointing": "recompute='full'",
     **dict.fromkeys(("hierarchical_allreduce", "hierarchical_all_reduce"), "all_reduce='hierarchical'"),
-    **dict.fromkeys(("compute_kernel", "fused_uvm_caching", "uvm_caching"), "tables='host'"),
+    **dict.fromkeys(("fused_uvm_caching", "uvm_caching"), "tables='host'"), "compute_kernel": "tables",
     "cache_load_factor": "table_cache", "load_factor": "table_cache",
     "allreduce": "all_reduce", "checkpointing": "recompute='full'", "cpu_offload": "offload='parameters'",
 }  # fmt: skip

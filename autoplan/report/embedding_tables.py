@@ -17,7 +17,6 @@ from autoplan.search.tables.table_groups import BAG, EMBEDDING, Found, tables_of
 DENSE = "dense"  # whole gradients, by TorchRec's name (its ``EmbeddingComputeKernel``), as the others
 KERNELS = {IN_HOST: "fused_uvm_caching", ON_DISK: "key_value"}
 POOLS = {"none": "single"}
-AGAIN = "this plan was made of another's graph; plan from the module to have those of looked-up rows alone"
 
 
 def tables_section(record: PlanRecord) -> str:
@@ -69,7 +68,7 @@ def gradients_text(record: PlanRecord, block: Block, node: Node, ways: int) -> s
         )
     names = next(p.names for p in record.model.parameters if p.members and p.type.elements == placed.elements)
     why = whole_because(record.training, record.chosen.parallelism, record.cluster.devices == ways, names)
-    return f"Gradients of placed tables are as large as these, {own} on a device: {why or AGAIN}"
+    return f"Gradients of placed tables are as large as these, {own} on a device: {why}"
 
 
 def kernel_of(node: Node) -> str:

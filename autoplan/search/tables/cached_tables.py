@@ -47,8 +47,8 @@ def hits(rows: int, slots: int) -> float:
 
 
 def harmonic(count: int) -> float:
-    """1 + 1/2 + … + 1/count, to a hundredth."""
-    return math.log(count) + EULER + 1 / (2 * count)
+    """1 + 1/2 + … + 1/count, to a hundredth (Euler-Maclaurin)."""
+    return math.log(count) + EULER + 1 / (2 * count) - 1 / (12 * count**2)
 
 
 def check_cached(cluster: ClusterSpec, pinned: Parallelism) -> str:

@@ -19,6 +19,7 @@ from autoplan.rehearsal.rehearse import rehearse
 from autoplan.runtime.memory.disk_memory import on_disk
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.program import Program
+from autoplan.search.tables.cached_tables import harmonic
 from autoplan.verify.local_ranks import RankPool
 from tests.support.planning import parallelize_alone
 from tests.support.recommenders import HOW, LIMIT, MIXED, ROWS, SIZES, Large, Recommender, batch, planned, trained
@@ -266,3 +267,8 @@ def test_tables_that_stay_on_the_devices_are_told() -> None:
     report = parallelize_alone(Twice(), "1x2 cpu", given, parallelism=system, training=ROWWISE).report(verbose=True)
     assert "On the devices with the other parameters lie both.weight: only" in report
     assert "On the devices with" not in planned(MIXED, ROWWISE, **SMALL, tables="host").report(verbose=True)
+
+
+def test_the_sums_of_zipf_s_law_are_right_to_a_hundredth() -> None:
+    for count in (*range(1, 40), 1000):
+        assert harmonic(count) == pytest.approx(sum(1 / k for k in range(1, count + 1)), abs=0.01)
