@@ -1,10 +1,10 @@
 """The wide table: docs/appendix/models_wide.md, written by ``make zoo-wide``.
 
-    python -m tests.bench.wide [--only NAME …] [--family NAME …] [--seconds N] [--kept FILE] [--beside DIGEST …]
-                               [--write FILE]
+    python -m tests.bench.wide [--only NAME …] [--family NAME …] [--new] [--seconds N] [--kept FILE] [--write FILE]
 
 Each model is checked in a process of its own. What was found is kept, so that a run that was cut off goes on where the
-sources are the same. Ends with status 1 where a row is neither equal nor a clear error.
+sources are the same. Rows of models that this run doesn't check stay as the page has them. Ends with status 1 where a
+row is neither equal nor a clear error.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import torch
 
 from tests.bench.wide.catalog import MODELS
 from tests.bench.wide.cells import PARALLELISMS, Cell, Row, check
-from tests.bench.wide.document import bad, document, line, summary
+from tests.bench.wide.document import document, progress, summary
 from tests.bench.wide.kept import Kept, sources_digest
+from tests.bench.wide.page import line_of, lines_in
 
 TIME_LIMIT_S = 600
+PAGE = Path("docs/appendix/models_wide.md")
 
 
 def in_fork(name: str, under: Sequence[str], limit_s: float = TIME_LIMIT_S) -> Row:
@@ -64,25 +66,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further model after so many")
     parser.add_argument("--kept", type=Path, default=Path("build/models_wide.json"), help="what was found so far")
     parser.add_argument("--digest", default="", help="go on with what these sources found, whatever changed since")
-    parser.add_argument("--beside", nargs="+", default=(), metavar="DIGEST", help="tell what these sources found, too, "
-                        "of models that have no row yet; the first that has one")  # fmt: skip
+    parser.add_argument("--new", action="store_true", help="models alone that the document has no row of")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the document")
     given = parser.parse_args(arguments)
     kept, digest, start = Kept(given.kept), given.digest or sources_digest(), time.monotonic()
+    page = given.write or PAGE
+    before = lines_in(page.read_text(encoding="utf-8")) if page.exists() else {}
     names = [n for n in given.only or MODELS if not given.family or MODELS[n].family in given.family]
     for name in names:
         if (name in kept.found(digest) and not given.only) or time.monotonic() - start >= given.seconds:
             continue
+        if given.new and name in before:
+            continue
         row = in_fork(name, given.under)
         kept.add(digest, row)
-        print(line(row), flush=True)
-    found = {name: row for each in (*reversed(given.beside), digest) for name, row in kept.found(each).items()}
-    rows = [row for name, row in found.items() if name in MODELS]
-    rows.sort(key=lambda row: list(MODELS).index(row.name))
-    print(summary(rows))
+        print(progress(row), flush=True)
+    found = {name: line_of(row, MODELS[name].family) for name, row in kept.found(digest).items() if name in MODELS}
+    every = before | found
+    lines = [every[name] for name in MODELS if name in every]
+    print(summary(lines))
     if given.write:
-        given.write.write_text(document(rows), encoding="utf-8")
-    return 1 if any(bad(row) for row in rows if row.name in names) else 0
+        given.write.write_text(document(lines), encoding="utf-8")
+    return 1 if any(line.bad for name, line in found.items() if name in names) else 0
 
 
 if __name__ == "__main__":
