@@ -162,7 +162,12 @@ def choices(
     traffic = Traffic(batch_rows(model), ways, itemsize, SECTOR_BYTES)
     rates = rates_of(model, found, cluster, training, ways, sparse)
     if here < 1:  # what is replicated lies on devices whole
-        return place(tables, traffic, replace(rates, most_elements=rates.most_elements / max(here, LEAST_HERE)), KINDS)
+        within = replace(rates, most_elements=rates.most_elements / max(here, LEAST_HERE))
+        try:
+            return place(tables, traffic, within, KINDS)
+        except DoesNotFitError as error:
+            cause = f"{error.cause}, of whose rows a cache has {100 * here:g}%"
+            raise DoesNotFitError(error.value, cause, f"{error.remedy}, or a smaller table_cache") from None
     chosen = place(tables, traffic, rates)
     return place(tables, traffic, rates, KINDS) if all(choice == REPLICATED for choice in chosen) else chosen
 

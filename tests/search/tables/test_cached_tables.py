@@ -246,6 +246,8 @@ def test_a_pinned_place_gets_a_cache_that_fits(where: str) -> None:
     assert [(each.tables, each.table_cache) for each in found] == [(where, 0.2), (where, 0.1)]
     with pytest.raises(DoesNotFitError):
         large(how, few, tables=where, table_cache=0.2)
+    with pytest.raises(DoesNotFitError, match=r"of whose rows a cache has 20%\. .*or a smaller table_cache"):
+        large(how, 60_000, tables=where, table_cache=0.2)
 
 
 class Twice(nn.Module):
