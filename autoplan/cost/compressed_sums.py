@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import Compression
-from cost_models.compute import eager_seconds
+from cost_models.compute import eager_seconds, many_kernels_seconds
 
 Shape = tuple[int, ...]
 Message = tuple[str, int]
@@ -47,10 +47,12 @@ class CompressedCost(ABC):
         """Seconds of the messages of all groups: they wait for the backward, and for one another."""
         return sum(prices.collective_s(*message) for axes in self.kinds for message in self.sent(axes, prices))
 
-    def streamed_s(self, passes: Iterable[float], elements: float, prices: Prices) -> float:
-        """Seconds of kernels that go so often over as many elements of a gradient; none is compiled."""
+    def streamed_s(self, passes: Iterable[float], elements: float, prices: Prices, near: bool = False) -> float:
+        """Seconds of kernels that go so often over as many elements of a gradient, each the first time in a while;
+        ``near``: right after the last, which left them in the cache. None is compiled."""
         size, device = self.itemsize * elements, prices.device
-        return sum(float(eager_seconds(prices.cold_s(each * size), device)) for each in passes)
+        seconds = (many_kernels_seconds(each * size, device) if near else prices.cold_s(each * size) for each in passes)
+        return sum(float(eager_seconds(each, device)) for each in seconds)
 
     @property
     def shapes(self) -> Counter[Shape]:

@@ -10,10 +10,12 @@ from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import matrix_of
 from cost_models.compute import eager_seconds, peak_flops_per_s
 
-PASSES = (3.0, 1.5, 1.5, 2.4, 1.2)
-"""Over a gradient, of its five kernels: what was left out is added (read twice, written); the products M Q and M' P,
-which read it; P Q' taken from it (read, written); P Q' written. A thin product reads at two thirds of the pace of a
-copy: of float32 on an H100 from 1.3 to 1.8 passes for factors of rank 1 to 16, and 8192 or 4096 rows and columns."""
+FIRST_PASSES, NEXT_PASSES = (3.0, 1.5, 1.2), (1.5, 2.4)
+"""Over a gradient, of its five kernels. In the order in which they run: what was left out is added (read twice,
+written), then the product M Q; M' P, then P Q' taken from M (read, written); P Q' written. Those of NEXT_PASSES read
+what the kernel before them left in the cache, where it fits; between the three others all gradients have their turn. A
+thin product reads at two thirds of the pace of a copy: of float32 on an H100 from 1.3 to 1.8 passes for factors of rank
+1 to 16, and 8192 or 4096 rows and columns."""
 FLOPS = 8.0
 """Of the four products, for each element of the gradient and each of the rank."""
 ROUNDS, OPERATORS, COLUMN_PASSES = 3, 13, 6.0
@@ -44,7 +46,11 @@ class LowRankCost(CompressedCost):
         """Kernels that wait for memory, factors being thin, or for their products; none is compiled."""
         elements, device = math.prod(shape), prices.device
         rate = peak_flops_per_s(device, DTYPES[self.itemsize]) * device.matmul_efficiency
-        return max(self.streamed_s(PASSES, elements, prices), FLOPS * self.how.rank * elements / rate)
+        near = self.itemsize * elements <= device.cache_bytes
+        streamed_s = self.streamed_s(FIRST_PASSES, elements, prices) + self.streamed_s(
+            NEXT_PASSES, elements, prices, near
+        )
+        return max(streamed_s, FLOPS * self.how.rank * elements / rate)
 
     def orthonormal_s(self, rows: int, count: int, prices: Prices) -> float:
         """Of as many P with so many rows, together: each column is set against those before it."""

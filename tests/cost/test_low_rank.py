@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +58,22 @@ def test_products_take_what_they_were_measured_to_take(size: int, rank: int, mea
     cost = LowRankCost({"dp": {(size, size): 1}}, Compression("powersgd", rank), 4)
     predicted_s = cost.matrix_s((size, size), prices)
     assert 0.8 * measured_s < predicted_s < 1.2 * measured_s
+
+
+def test_a_matrix_that_fits_into_the_cache_is_read_there_by_the_next_kernel() -> None:
+    """Of 9.6 passes over a gradient 3.9 come right after another: at the cache's bandwidth, where it is no larger."""
+    topology = ClusterSpec.parse("1x4 h100-sxm").topology()
+    found = {}
+    for cache in (0.0, 4.0 * 64 * 64, 4.0 * 128 * 64):
+        few = {"cache_bytes": cache, "cache_bandwidth_bytes_per_s": 1e9, "memory_bandwidth_bytes_per_s": 1e8}
+        device = replace(topology.device, memory_efficiency=1.0, kernel_launch_s=0.0, dispatch_s=0.0, **few)
+        prices = Prices(Mesh.of(dp=4), replace(topology, device=device), True, True, 1)
+        cost = LowRankCost({"dp": {(128, 64): 1}}, HOW, 4)
+        found[cache] = cost.matrix_s((128, 64), prices)
+    size = 4 * 128 * 64
+    none, less, all_of_it = found.values()
+    assert none == less == pytest.approx(9.6 * size / 1e8)
+    assert all_of_it == pytest.approx(5.7 * size / 1e8 + 3.9 * size / 1e9)
 
 
 @pytest.mark.parametrize(("count", "measured_s"), [(1, 908e-6), (64, 1309e-6), (224, 1402e-6)])
