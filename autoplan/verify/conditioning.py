@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator; no public alias
+
+from autoplan.ops.torch_private import TorchDispatchMode
 
 aten = torch.ops.aten
 
