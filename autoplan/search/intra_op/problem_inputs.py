@@ -68,13 +68,13 @@ class Prepared:
 
 
 def prepare(
-    model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool, apart: bool = False
+    model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool, per_microbatch: bool = False
 ) -> Prepared:
-    """apart: each microbatch has its own statistics"""
+    """per_microbatch: each microbatch has its own statistics"""
     operators = tuple(operators_of(block, fuses=fuses) for block in model.blocks)
     batch = {
         "dp": split_batch(model, virtual=False, loss=training),
-        MICROBATCH: split_batch(model, virtual=True, loss=training, apart=apart),
+        MICROBATCH: split_batch(model, virtual=True, loss=training, per_microbatch=per_microbatch),
     }
     return Prepared(model, operators, batch, tuple(constraints), training, alike_operators(operators))
 
