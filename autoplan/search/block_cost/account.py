@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Cost, Operator, Prices
-from autoplan.cost.beside_tokens import beside_tokens
 from autoplan.cost.chunk_seconds import Product, beside_products
 from autoplan.cost.operators.kept_beside import sent_again
 from autoplan.cost.operators.lookups import CachedTables
 from autoplan.cost.operators.operator_seconds import lookups_of
 from autoplan.cost.operators.token_exchange import NOTHING, in_chunks
 from autoplan.cost.prices import layout_bytes
+from autoplan.cost.shared_overlap import shared_expert_seconds
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
 from autoplan.ir.layout import I, Layout, R
@@ -131,7 +131,7 @@ def price_block(
     alone_s: dict[str | Located, float] = {}
     weights_s, inputs_s = {}, {}
     for name, strategy in choice.strategies:
-        beside = beside_tokens(flights[name], choice, operators, prices) if name in flights else NOTHING
+        beside = shared_expert_seconds(flights[name], choice, operators, prices) if name in flights else NOTHING
         inside = prices.inside(operators[name], strategy, beside)
         cost = prices.operator(operators[name], strategy, inside)
         total += cost
