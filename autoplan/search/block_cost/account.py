@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Cost, Operator, Prices
 from autoplan.cost.chunk_seconds import Product, beside_products
-from autoplan.cost.operators.kept_beside import sent_again
+from autoplan.cost.operators.intermediates import sent_again
 from autoplan.cost.operators.lookups import CachedTables
 from autoplan.cost.operators.operator_seconds import lookups_of
 from autoplan.cost.operators.token_exchange import NOTHING, in_chunks

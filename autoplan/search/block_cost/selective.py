@@ -5,8 +5,8 @@ what was gathered, needn't be kept: the operands from which it follows are, or f
 Products, attention, experts and collectives inside operators (``DEAR``) never run again, so a product's result is kept
 only where something in the backward reads it, or what follows from it; a partial sum, which nobody reads, isn't. What a
 mixture keeps beside its operands may be dropped all the same, for it is most of what a layer keeps: its first products
-run again then, and its tokens travel again (``cost.operators.kept_beside``). What its activation makes, elementwise, is
-always dropped.
+run again then, and its tokens travel again (``cost.operators.intermediates``). What its activation makes, elementwise,
+is always dropped.
 
 Of all the sets that may be computed again the one is sought that minimises
 
@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 
 from autoplan.cost import Operator, Prices
 from autoplan.cost.operators.collective_ops import body_collectives
-from autoplan.cost.operators.kept_beside import (
+from autoplan.cost.operators.intermediates import (
     activated_again,
     activated_bytes,
-    bytes_beside,
+    intermediate_bytes,
     is_mixture,
     mixture_again_s,
     rebuilt_bytes,
@@ -296,7 +296,7 @@ def selective_of_values(
         operator, reads = step.operator, tuple(number[at] for at in step.reads)
         assert operator is not None
         way = operator, strategies[operator.node.name], mesh
-        sizes[n] = round(bytes_beside(*way))
+        sizes[n] = round(intermediate_bytes(*way))
         made[n] = Made(step.makes, reads, products_seconds(step, choice, prices))
         beside -= sizes[n] + round(activated_bytes(*way))
     saved = (*saved, *mixtures)

@@ -42,7 +42,7 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.cost import Prices
-from autoplan.cost.operators.kept_beside import bytes_beside
+from autoplan.cost.operators.intermediates import intermediate_bytes
 from autoplan.cost.operators.lookups import traffic_of
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.graph import TensorType
@@ -220,7 +220,7 @@ def group(form: OperatorInputs, decision: Decision, seconds: Seconds) -> Group:
     if kind != "node":
         return Group(decision.key, decision.options, zeros, zeros, zeros)
     operator, count = form.operators[block][name], decision.count
-    kept = [count * bytes_beside(operator, o, form.mesh) for o in decision.options if isinstance(o, Strategy)]
+    kept = [count * intermediate_bytes(operator, o, form.mesh) for o in decision.options if isinstance(o, Strategy)]
     return Group(decision.key, decision.options, count * seconds[block, name], zeros, np.array(kept))
 
 
