@@ -44,7 +44,6 @@ from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.block_cost.live_backward import Backward
 from autoplan.search.block_cost.live_compiled import CompiledWalk, kept_roots
 from autoplan.search.block_cost.live_forward import Located, Step, Walk
-from autoplan.search.block_cost.saved_tensors import values_bytes
 
 DEAR = ("matmul", "attention", "experts", "lookups")
 """Kinds of operators (``Rule.cost``) whose results are never computed again."""
@@ -280,7 +279,7 @@ def selective_of_values(
     """A compiled block: as ``selective_of_walk``, each value in each layout a storage of its own."""
     mesh, types, steps, strategies = prices.mesh, compiled.types, compiled.steps, compiled.strategies
     values = kept_roots(steps, compiled.roots)
-    beside = live.kept - values_bytes(values, types, mesh)
+    beside = live.kept - sum(layout_bytes(types[value], layout, mesh) for value, layout in values)
     located = dict.fromkeys(at for step in steps for at in (*step.reads, step.makes))
     number = {at: n for n, at in enumerate(located)}
     constant = {v.name for v in (*block.parameters, *block.externals, *block.buffers)}
