@@ -11,7 +11,7 @@ from autoplan.cost.zero_shares import added, joined
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.inter_op.parameter_shares import cost_of_compressed
+from autoplan.search.inter_op.parameter_shares import backward_of, cost_of_compressed
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.problem_inputs import Prepared
@@ -174,13 +174,16 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
 
 def pushed_s(stage_model: StageModel, at: tuple[int, int]) -> tuple[float, float]:
     """(seconds, of these hidden) of a run's gradients on their way to parameter servers."""
-    return stage_model.data.once_s(stage_model.unit_bytes(at), stage_model.forward_s(at), stage_model.backward_s(at, 0))
+    data, backward = stage_model.data, backward_of(stage_model.data, stage_model.chain, at)
+    times_s = stage_model.forward_s(at), stage_model.backward_s(at, 0)
+    return data.once_s(stage_model.unit_bytes(at), *times_s, backward=backward)
 
 
 def summed_beside_s(stage_model: StageModel, at: tuple[int, int]) -> tuple[float, float]:
     """(seconds, of these hidden) of a run's gradients that are summed over other axes than the data axis'."""
     units, backward_s = stage_model.unit_bytes(at), stage_model.backward_s(at, 0)
-    return stage_model.data.beside_s(stage_model.summed_bytes(at), units, backward_s)
+    backward = backward_of(stage_model.data, stage_model.chain, at)
+    return stage_model.data.beside_s(stage_model.summed_bytes(at), units, backward_s, backward)
 
 
 def sharded(

@@ -18,6 +18,7 @@ from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.parameter_shares import (
     at_once,
+    backward_of,
     border_bytes,
     cost_of_compressed,
     gathered_bytes,
@@ -284,18 +285,17 @@ class StageModel:
         if not self.data.prices.training:
             return 0.0, 0.0, 0.0, 0.0
         alike = self.chain.alike(at)
-        if alike not in self.chain.onces:
-            self.chain.onces[alike] = self.priced_once_s(at)
-        return self.chain.onces[alike]
+        found = self.chain.onces[alike] = self.chain.onces.get(alike) or self.priced_once_s(at)
+        return found
 
     def priced_once_s(self, at: Interval) -> tuple[float, float, float, float]:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
         units, sent = self.unit_bytes(at), cost_of_compressed(self.data, self.chain.held, at)
-        once, every_s = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at)), forward_s + backward_s
-        spent_s, hidden_s = self.data.with_pulls(once, parameters, self.candidate.microbatches * every_s)
-        sums = self.summed_bytes(at)
-        beside_s, early_s = self.data.beside_s(sums, units, backward_s)
+        backward, sums, all_s = backward_of(self.data, self.chain, at), self.summed_bytes(at), forward_s + backward_s
+        once = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at), backward)
+        spent_s, hidden_s = self.data.with_pulls(once, parameters, self.candidate.microbatches * all_s)
+        beside_s, early_s = self.data.beside_s(sums, units, backward_s, backward)
         summed_s = beside_s - early_s + self.tied_s(at)
         elsewhere = float(self.data.elsewhere * self.chain.held.dense(self.data.wide).first_read(at).sum())
         elsewhere += float(self.chain.untouched[slice(*at)].sum())  # is updated by nobody
