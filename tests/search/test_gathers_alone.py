@@ -43,8 +43,8 @@ def test_a_segment_with_all_parameters_hides_its_gather_under_the_one_before() -
     assert under_none == (pytest.approx(gather_s, rel=0.2), pytest.approx(gather_s + scatter_s, rel=0.2))
     under_long = in_the_open(data, [block(TINY, LONG), block(SIZE, 0.0), block(TINY, LONG)])
     slowdown = data.prices.device.overlap_slowdown
-    left = slowdown / (1 + slowdown)
-    assert under_long == (pytest.approx(left * gather_s, rel=0.3), pytest.approx(left * (gather_s + scatter_s), rel=0.3))
+    ahead_s, back_s = (slowdown / (1 + slowdown) * busy_s for busy_s in (gather_s, gather_s + scatter_s))
+    assert under_long == (pytest.approx(ahead_s, rel=0.3), pytest.approx(back_s, rel=0.3))
 
 
 def test_the_first_gather_and_the_last_scatter_are_in_the_open() -> None:
