@@ -60,7 +60,8 @@ class AssignmentProgram(PartitionMilp):
         self.lp.enter(self.lp.add_rows(stages, 1.0, np.inf) + stage, self.ways, 1.0)
 
     def recompute(self) -> None:
-        self.cells = np.nonzero((self.longest > 0) & (self.of["repeated"] > 0))
+        stage, run = np.nonzero((self.longest > 0) & (self.of["repeated"] > 0))
+        self.cells = (stage, run)
 
     def moved(self, values: np.ndarray, stages: Sequence[int] | slice = slice(None)) -> Term:
         numbers = self.ways[:, stages]
