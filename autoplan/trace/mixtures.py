@@ -58,9 +58,10 @@ def activation_text(function: Callable[..., torch.Tensor], products: int, fused:
 
 
 def is_local(gate: Callable) -> bool:
-    """Whether half of what a gate reads gives half of its result, so that its inner dim can be split."""
+    """Whether half of what a gate reads gives half of its result, so that its inner dim can be split. To rounding:
+    kernels of a CPU round the last elements of a row, which fill no vector, otherwise than the rest."""
     x = torch.linspace(-3, 3, ROWS * 4 * WIDTH).reshape(ROWS, 4 * WIDTH)
-    return torch.equal(gate(x)[:, :WIDTH], gate(x[:, : 2 * WIDTH]))
+    return torch.allclose(gate(x)[:, :WIDTH], gate(x[:, : 2 * WIDTH]))
 
 
 def text_of(function: Callable, names: Sequence[str]) -> str | None:
