@@ -173,8 +173,7 @@ class CandidateCosts:
                 self.held[point] = held_by(model, prices)
             on_batch, mesh = self.operators.prepared.batch, data.prices.mesh
             batch = HeldParameters(batch_read(model, on_batch, mesh, candidate.microbatches))
-            views = self.operators.prepared.views
-            self.chains[key] = chain_of(model, prices, candidate, data, self.held[point], batch, views)
+            self.chains[key] = chain_of(model, prices, candidate, data, self.held[point], batch)
         return self.chains[key]
 
     def interleaved_schedule(self, candidate: Candidate, turns: bool) -> InterleavedSchedule | None:

@@ -58,21 +58,3 @@ def test_a_rank_has_an_input_once_however_many_of_its_segments_read_it(stages: t
     account, need = found.stage_model.memory_account, found.stage_model.needs(found.stages).by_rank(1)
     assert account.frozen_once(need).item() == read
     assert memory.activations >= read
-
-
-def test_a_view_of_an_input_takes_no_memory_of_its_own() -> None:
-    class Picked(nn.Module):
-        def forward(self, rows: Tensor, weights: Tensor) -> Tensor:
-            return (self.layer(rows) * weights[:, 0, :]).sum()
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDE, WIDE)
-
-    batch = {"rows": torch.zeros(ROWS, WIDE), "weights": torch.zeros(ROWS, 2, WIDE)}
-    with torch.device("meta"):
-        model = Picked()
-    plan = parallelize_unproved(model, "1x1 cpu", batch, parallelism=Parallelism(dp=1, tp=1, pp=1, micro_batch=ROWS))
-    chain = repriced(plan.record)[1].stage_model.chain
-    assert chain.constants.sum() == 0
-    assert chain.read(plan.record.chosen.stages, 1).item() == ROWS * WIDE * 4 * 3

@@ -180,9 +180,9 @@ def units_of(at: tuple[int, int], held: HeldParameters) -> list[slice]:
 
 def chain_of(
     model: Model, blocks: Sequence[BlockCost], candidate: Candidate, data: DataAxis,
-    both: tuple[HeldParameters, HeldParameters], batch: HeldParameters, views: frozenset[str],
+    both: tuple[HeldParameters, HeldParameters], batch: HeldParameters,
 ) -> Chain:  # fmt: skip
-    """Lays the prices of the blocks along the chain; ``both``: as of ``held_by``, ``views``: of the batch."""
+    """Lays the prices of the blocks along the chain; ``both``: as of ``held_by``."""
     held, held_frozen = both
     blocks = [on_host(price, data) for price in blocks] if data.offload == "activations" else blocks
     uses = Counter(segment.block for segment in model.segments)
@@ -221,7 +221,7 @@ def chain_of(
         halves=halves,
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
-        constants=along(b.constant_bytes for b in blocks) - read_of_batch(model, blocks, views),
+        constants=along(b.constant_bytes for b in blocks) - read_of_batch(model, blocks),
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
         owned=held.owned(candidate.pp),
@@ -251,10 +251,11 @@ def chain_of(
     )
 
 
-def read_of_batch(model: Model, blocks: Sequence[BlockCost], views: frozenset[str]) -> np.ndarray:
+def read_of_batch(model: Model, blocks: Sequence[BlockCost]) -> np.ndarray:
     """[segments] bytes of what each reads of one microbatch as the batch has it: no constant that is made for it."""
+    names = {value.name for value in model.batch}
     pairs = [zip(s.externals, blocks[s.block].external_bytes, strict=False) for s in model.segments]
-    return np.array([sum(size for name, size in each if name in views) for each in pairs], dtype=float)
+    return np.array([sum(size for name, size in each if name in names) for each in pairs], dtype=float)
 
 
 def parameters_of(blocks: Sequence[BlockCost]) -> tuple[list[dict[tuple[str, ...], int]], ...]:

@@ -17,7 +17,6 @@ from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.shared_decisions import Classes, OperatorKey, alike_operators, classes_of
 from autoplan.search.space.batch_axes import BatchSplit, split_batch
-from autoplan.search.space.batch_bytes import views_of_batch
 from autoplan.search.space.tensor_axes import System
 
 SEQUENCE = 1  # the dim of an activation [batch, sequence, features]
@@ -62,11 +61,6 @@ class Prepared:
     def caches_tables(self) -> bool:
         """Whether tables lie off the devices, so that their bytes aren't those of the parameter that they are."""
         return any(dict(each.node.kwargs).get(CACHED) for each in self.by_rows)
-
-    @cached_property
-    def views(self) -> frozenset[str]:
-        """The batch's inputs and their views among the constants."""
-        return views_of_batch(self.model)
 
     def whole(self, node: Node) -> AxisStrategy:
         """A constant on an axis that doesn't split the batch: whole on every rank."""

@@ -12,10 +12,8 @@ from autoplan.cost.prices import layout_bytes
 from autoplan.ir.graph import Model
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
-from autoplan.rules.registry import rule_of
 from autoplan.search.space.batch_axes import BatchSplit
 
-RESHAPE = "aten.reshape.default"
 Read = tuple[tuple[str, int], ...]
 """Inputs of the batch, each with bytes."""
 
@@ -35,16 +33,6 @@ def batch_read(model: Model, on_batch: Mapping[str, BatchSplit], mesh: Mesh, mic
     pairs = zip(model.batch, layouts, strict=True)
     sizes = {value.name: microbatches * layout_bytes(value.type, layout, mesh) for value, layout in pairs}
     return tuple(tuple((name, sizes[name]) for name in inputs_of(model, s.externals)) for s in model.segments)
-
-
-def views_of_batch(model: Model) -> frozenset[str]:
-    """The batch's inputs, and the constants that are views of them: these take no memory of their own. A reshape may
-    copy, so it counts as one that does."""
-    found, types = {value.name for value in model.batch}, model.types()
-    for node in model.constants:
-        if node.operands and node.operands[0] in found and node.op != RESHAPE and rule_of(node, types).cost == "free":
-            found.add(node.name)
-    return frozenset(found)
 
 
 def inputs_of(model: Model, names: Iterable[str]) -> Iterator[str]:
