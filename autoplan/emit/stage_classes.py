@@ -16,16 +16,7 @@ from autoplan.emit.size_names import Names, Sized
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
 from autoplan.emit.unmoved_values import also_named, unmoved
 from autoplan.ir.graph import Segment, free_name
-from autoplan.ir.typed_program import (
-    Compute,
-    Lowered,
-    LoweredBlock,
-    LoweredStage,
-    names_counted,
-    names_read,
-    needed,
-    stage_statements,
-)
+from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, LoweredStage, Statement, needed
 
 
 @dataclass(frozen=True)
@@ -40,12 +31,6 @@ class Run:
     @property
     def repeated(self) -> bool:
         return self.last - self.first > 1
-
-
-def stage_reads(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
-    """Batch inputs and counts that the stage takes as keywords, in the program's order."""
-    wanted = names_read(lowered, stage)
-    return tuple(v.name for v in lowered.batch if v.name in wanted) + tuple(n for n in lowered.counts if n in wanted)
 
 
 def runs_of(lowered: Lowered, stage: LoweredStage) -> tuple[Run, ...]:
@@ -84,6 +69,18 @@ def stage_key(lowered: Lowered, stage: LoweredStage) -> tuple:
     return shape, stage.recompute, stage.selective, stage.offloaded, stage.constants
 
 
+def names_read(lowered: Lowered, stage: LoweredStage) -> set[str]:
+    """What the stage's segments and its constants read."""
+    wanted = {n for s in lowered.segments[stage.first : stage.last] for n in s.externals}
+    return wanted.union(*(statement.reads for statement in stage_statements(lowered, stage)))
+
+
+def stage_reads(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
+    """Batch inputs and counts that the stage takes as keywords, in the program's order."""
+    wanted = names_read(lowered, stage)
+    return tuple(v.name for v in lowered.batch if v.name in wanted) + tuple(n for n in lowered.counts if n in wanted)
+
+
 def emit_stage(
     lowered: Lowered, stage: LoweredStage, name: str, where: str, reserved: frozenset[str],
     programs: Sequence[Sized] = (),
@@ -95,6 +92,10 @@ def emit_stage(
     lines += stage_init(lowered, stage, runs)
     lines += ["", *stage_forward(lowered, stage, runs, scope)]
     return lines
+
+
+def stage_statements(lowered: Lowered, stage: LoweredStage) -> tuple[Statement, ...]:
+    return tuple(s for s in lowered.constants if s.value.name in stage.constants)
 
 
 def stage_scope(
@@ -243,8 +244,8 @@ def checkpointed(module: str, arguments: str, block: LoweredBlock) -> str:
 def emit_counts(lowered: Lowered, reserved: frozenset[str], programs: Sequence[Sized] = ()) -> list[str]:
     """The function that counts what denominators need, for one microbatch on one rank."""
     counting = needed(lowered.constants, lowered.counts)
+    wanted = set(lowered.counts).union(*(statement.reads for statement in counting))
     assert not axes_used(counting), "what is counted once a step is counted on each rank's own rows"
-    wanted = names_counted(lowered)
     read = [v.name for v in lowered.batch if v.name in wanted]
     made = [s.value.name for s in counting if s.value.name not in unmoved(counting)]
     names = also_named(local_names([*read, *made], reserved | {"device"}), unmoved(counting))

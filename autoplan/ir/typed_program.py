@@ -275,18 +275,3 @@ class Lowered:
         inside = (s.body_axes for body in bodies for s in body if isinstance(s, Compute) and s.body in JOINED)
         return tuple(dict.fromkeys((*(step.axes for move in self.moves for step in move.collectives), *inside)))
 
-
-def stage_statements(lowered: Lowered, stage: LoweredStage) -> tuple[Statement, ...]:
-    """Those that make the constants which the stage recomputes."""
-    return tuple(s for s in lowered.constants if s.value.name in stage.constants)
-
-
-def names_read(lowered: Lowered, stage: LoweredStage) -> set[str]:
-    """What the stage's segments and its constants read."""
-    wanted = {n for s in lowered.segments[stage.first : stage.last] for n in s.externals}
-    return wanted.union(*(statement.reads for statement in stage_statements(lowered, stage)))
-
-
-def names_counted(lowered: Lowered) -> set[str]:
-    """What is read to count the denominators, once a step on every rank."""
-    return set(lowered.counts).union(*(s.reads for s in needed(lowered.constants, lowered.counts)))

@@ -19,7 +19,7 @@ from autoplan.runtime.checkpoint.saving import Saver
 from autoplan.runtime.collectives.mesh_axes import release
 from autoplan.runtime.collectives.objects import from_first, together
 from autoplan.runtime.continuous import Continuous
-from autoplan.runtime.data.microbatches import Batch, Given, Microbatches, Rows, own_microbatches, read_by
+from autoplan.runtime.data.microbatches import Batch, Given, Microbatches, Rows, own_microbatches
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.elastic.stderr_messages import note
@@ -120,12 +120,13 @@ class Program(RankModel):
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
             if self.continuous:
                 given = self.continuous.agreed(call, lambda: self._checked(batch, accumulate, rows))
-                return step_loss(self.continuous.step(self._taken(given, self.spec)[0], self.steps + 1))
+                keywords, _ = self._counted(own_microbatches(self.spec, given, self.axes, self.device), self.spec)
+                return step_loss(self.continuous.step(keywords, self.steps + 1))
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
             spec, engine, given = self.steps_at.settled(batch, given, self.device)
-            taken = self._taken(given, spec)
+            inputs = own_microbatches(spec, given, self.axes, self.device)
             with self.gradients.of_another_batch(lambda: self.updates.skipped):
-                loss = self._step(*taken, spec, engine)
+                loss = self._step(inputs, spec, engine)
             if self.spec.parallelism.offload not in OF_OPTIMIZER:
                 share_gradients(self.held)  # a script may look at those of what the optimizer updates
             return step_loss(loss)
@@ -157,10 +158,11 @@ class Program(RankModel):
             check_fed(accumulate, self.steps_at.is_planned(batch, rows))
         return self.steps_at.checked(batch, rows, self.device)
 
-    def _step(self, keywords: Keywords, counts: Microbatches, spec: ProgramSpec, engine: Engine) -> Tensor:
+    def _step(self, inputs: Microbatches, spec: ProgramSpec, engine: Engine) -> Tensor:
         self.sums.begin(spec.microbatches, self.steps)
         if self.servers:
             self.servers.before_step()
+        keywords, counts = self._counted(inputs, spec)
         with self.broken.computing("a step"):
             with drawing(spec, self.device), self.versions.computing() if self.versions else nullcontext():
                 given = keywords, self.updates.scale
@@ -171,11 +173,9 @@ class Program(RankModel):
         self.updates.settle(loss, self.steps + 1, self.gradients.batches, counts)
         return loss
 
-    def _taken(self, given: Given, spec: ProgramSpec) -> tuple[Keywords, Microbatches]:
-        """What its stages take by name of a batch, its means' denominators among that; no more of it stays here."""
-        inputs = own_microbatches(spec, given, self.axes, self.device, self.stages.numbers)
+    def _counted(self, inputs: Microbatches, spec: ProgramSpec) -> tuple[Keywords, Microbatches]:
+        """What the stages take by name of a batch, and its means' denominators among that."""
         counts = whole_counts(spec, self.module, inputs, self.axes)
-        inputs = read_by(spec, inputs, self.stages.numbers)
         keys = random_keys(spec, spec.training.seed, self.steps, self.device, self.gradients.batches)
         return {**inputs, **counts, **keys, MICROBATCHES: (spec.microbatches,) * spec.microbatches}, counts
 

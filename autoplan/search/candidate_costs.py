@@ -30,7 +30,6 @@ from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.milp import HeldBytes
 from autoplan.search.intra_op.solve import Solver
 from autoplan.search.operator_problems import Key, OperatorProblems
-from autoplan.search.space.batch_bytes import batch_read
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, headroom_bytes
 
@@ -171,9 +170,7 @@ class CandidateCosts:
             model, prices = self.operators.prepared.model, point.on(device)
             if point not in self.held:
                 self.held[point] = held_by(model, prices)
-            on_batch, mesh = self.operators.prepared.batch, data.prices.mesh
-            batch = HeldParameters(batch_read(model, on_batch, mesh, candidate.microbatches))
-            self.chains[key] = chain_of(model, prices, candidate, data, self.held[point], batch)
+            self.chains[key] = chain_of(model, prices, candidate, data, self.held[point])
         return self.chains[key]
 
     def interleaved_schedule(self, candidate: Candidate, turns: bool) -> InterleavedSchedule | None:

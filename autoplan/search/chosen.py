@@ -16,7 +16,6 @@ from autoplan.search.evaluate import Evaluated
 from autoplan.search.intra_op.problem_inputs import SEQUENCE
 from autoplan.search.predict import predict
 from autoplan.search.space.batch_axes import CONSTANTS
-from autoplan.search.space.batch_bytes import batch_layouts
 from autoplan.search.state import SearchState
 
 
@@ -25,7 +24,10 @@ def choose(best: Evaluated, work: SearchState) -> Chosen:
     model, candidate = work.prepared.model, best.candidate
     mesh = tensor_mesh(candidate.mesh)
     on_batch = work.prepared.batch
-    layouts = batch_layouts(model, on_batch, mesh)
+    layouts = tuple(
+        Layout.of(len(t.type.shape), {axis: split.batch[i] for axis, split in on_batch.items()}, mesh)
+        for i, t in enumerate(model.batch)
+    )
     constants = []
     for node in model.constants:
         chosen = {axis: split.strategies[CONSTANTS, node.name] for axis, split in on_batch.items()}

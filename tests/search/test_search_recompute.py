@@ -47,8 +47,8 @@ def stage_model(random: np.random.Generator, segments: int, classes: int, recomp
     names = [f"c{order[i]}" if random.random() < 0.2 else f"p{i}" for i in range(len(order))]
     stored = tuple(((name, int(size)),) for name, size in zip(names, columns["parameters"], strict=True))
     frozen = HeldParameters(((),) * len(order))
-    other = {"repeated": order > 0, "held": HeldParameters(stored), "held_frozen": frozen, "batch": frozen}
-    other["alone"], other["cached"] = pp == 1, (CachedTables(),) * len(order)
+    other = {"repeated": order > 0, "held": HeldParameters(stored), "held_frozen": frozen, "alone": pp == 1}
+    other["cached"] = (CachedTables(),) * len(order)
     rest = {f.name: np.zeros(len(order)) for f in fields(Chain) if f.name not in {*COLUMNS, *other}}
     chain = Chain(**columns, **rest, **other)  # type: ignore[arg-type]
     candidate = Candidate(pp, 1, 1, 1, 4, 0, "1f1b", recompute)

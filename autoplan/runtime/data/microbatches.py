@@ -4,7 +4,7 @@ Row order: with m microbatches, microbatch j is rows [j·B/m, (j+1)·B/m) of the
 takes its share. "This rank's rows" of a batch are therefore its shares of all microbatches, one after another.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from autoplan.errors import InputsError
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.ir.typed_program import TypedValue, names_counted, names_read
+from autoplan.ir.typed_program import TypedValue
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime import host
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
@@ -52,34 +52,14 @@ class Given:
 
 
 def microbatches(
-    spec: ProgramSpec, batch: Batch, axes: Mapping[str, MeshAxis], device: torch.device, stages: Iterable[int]
+    spec: ProgramSpec, batch: Batch, axes: Mapping[str, MeshAxis], device: torch.device
 ) -> Microbatches:
     """Each input by name: a tensor of this rank's local shape for each microbatch.
 
     batch   the whole batch, or this rank's rows of it: by name, or in the order of the plan's inputs
-    stages  as of ``own_microbatches``
     InputsError where a name, a shape or a kind of dtype isn't the plan's.
     """
-    return own_microbatches(spec, given_batch(spec, batch, device), axes, device, stages)
-
-
-def names_of(spec: ProgramSpec, stages: Iterable[int]) -> set[str]:
-    """All that these stages read by name."""
-    return {name for number in stages for name in names_read(spec.lowered, spec.lowered.stages[number])}
-
-
-def read_by(spec: ProgramSpec, inputs: Microbatches, stages: Iterable[int]) -> Microbatches:
-    """Of the batch's inputs those that some of these stages read."""
-    wanted = names_of(spec, stages)
-    return {name: values for name, values in inputs.items() if name in wanted}
-
-
-def counted_inputs(spec: ProgramSpec) -> set[str]:
-    """Names of those that denominators are counted from, on every rank; where what is counted reads none, of one that
-    says on which device to count."""
-    lowered, wanted = spec.lowered, names_counted(spec.lowered)
-    read = {value.name for value in lowered.batch if value.name in wanted}
-    return read or {value.name for value in lowered.batch[:1] if lowered.counts}
+    return own_microbatches(spec, given_batch(spec, batch, device), axes, device)
 
 
 def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Rows | None = None) -> Given:
@@ -106,19 +86,13 @@ def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Row
 
 
 def own_microbatches(
-    spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis], device: torch.device, stages: Iterable[int]
+    spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis], device: torch.device
 ) -> Microbatches:
-    """This rank's microbatches of what it was given, each input by name, on its device: no other rows are copied.
-
-    stages  this rank's: of the inputs those come that they read, or that denominators are counted from
-    """
-    wanted = names_of(spec, stages) | counted_inputs(spec)
+    """This rank's microbatches of what it was given, each input by name, on its device: no other rows are copied."""
     coordinates = {name: axis.rank for name, axis in axes.items()}
     own = {axis: rank for axis, rank in coordinates.items() if axis != DATA}
     found = {}
     for value in spec.lowered.batch:
-        if value.name not in wanted:
-            continue
         known = own if given.form == "own" and value.name in given.split else coordinates
         found[value.name] = parts(spec, value, given.values[value.name], known, device)
     return found

@@ -64,8 +64,7 @@ class Forward:
         """
         given, sizes = whole_batch(self.spec, batch, self.axes, self.device)
         form = self.form(sizes)
-        stages = [stage.number for stage in self.stages]
-        inputs = microbatches(form.spec, given, form.axes, self.device, stages)
+        inputs = microbatches(form.spec, given, form.axes, self.device)
         counts = whole_counts(form.spec, form.module, inputs, form.axes, alone=False)
         count = form.spec.microbatches
         keys = random_keys(form.spec, seed, step, self.device)

@@ -68,7 +68,6 @@ class RankStages:
         self, modules: Sequence[StageModule], parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]
     ) -> None:
         self.modules, self.parameters, self.buffers = tuple(modules), dict(parameters), dict(buffers)
-        self.numbers = tuple(stage.number for stage in modules)
 
 
 def build_stages(

@@ -76,7 +76,6 @@ class BlockCost:
     parameter_shapes  local ones, in the block's order
     untouched        bytes of tables of which a step makes no gradient: rows that it doesn't look up
     cached           of tables that lie off the device
-    external_bytes   of each of its constants, in the block's order
     """
 
     forward_s: float
@@ -97,7 +96,6 @@ class BlockCost:
     parameter_shapes: tuple[tuple[int, ...], ...] = ()
     untouched: float = 0.0
     cached: CachedTables = field(default_factory=CachedTables)
-    external_bytes: tuple[int, ...] = ()
 
     @property
     def parameters(self) -> dict[tuple[str, ...], int]:
@@ -166,7 +164,6 @@ def price_block(
             moves.append(moved)
             sent.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
-    external = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.externals)
     trained = tuple(name not in block.frozen for name, _ in choice.parameters)
     summed = tuple(
         tuple(a for a in mesh.operator_axes if mesh.size(a) > 1 and layout.state(a) in ((R,) if mine else (R, I)))
@@ -185,7 +182,7 @@ def price_block(
         selective,
         entering,
         sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
-        sum(external),
+        sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
         live.working,
         local,
         summed,
@@ -195,7 +192,6 @@ def price_block(
         tuple(layout.local_shape(types[name].shape, mesh) for name, layout in choice.parameters),
         sum(untouched_bytes(operators[name], strategy, prices) for name, strategy in choice.strategies),
         sum((cached_tables(operators[name], strategy, prices) for name, strategy in choice.strategies), CachedTables()),
-        external,
     )
 
 

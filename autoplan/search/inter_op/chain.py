@@ -13,11 +13,10 @@ import numpy as np
 from autoplan.cost.interleaved import splits
 from autoplan.cost.operators.lookups import CachedTables
 from autoplan.cost.zero_costs import Backward, DataAxis
-from autoplan.ir.choice import StageChoice
 from autoplan.ir.graph import Model, Segment
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.selective import SelectiveSaves
-from autoplan.search.inter_op.rank_memory import HeldParameters, Tie
+from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
 
 
@@ -45,7 +44,6 @@ class Chain:
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
     held         trained parameters by segment
     held_frozen  the others
-    batch        inputs of the batch by segment, with the bytes of all their microbatches (``batch_bytes``)
     alone        whether it is one stage
     cached       of tables that lie off the device, by segment
     """
@@ -84,7 +82,6 @@ class Chain:
     live_adding: np.ndarray
     held: HeldParameters
     held_frozen: HeldParameters
-    batch: HeldParameters
     alone: bool
     cached: tuple[CachedTables, ...]
 
@@ -100,20 +97,6 @@ class Chain:
     def shares(self) -> bool:
         """Whether a parameter is read by more than one segment."""
         return bool(self.held.ties)
-
-    def ties_beside(self, data: DataAxis) -> list[Tie]:
-        """What several segments read of parameters that aren't trained, and of the batch: bytes that stay."""
-        stays = self.held_frozen.shared_out(data.frozen_share)[1]
-        frozen = zip((places for places, _ in self.held_frozen.ties), stays, strict=True)
-        return [*frozen, *self.batch.ties]
-
-    def read(self, stages: Sequence[StageChoice], ranks: int) -> np.ndarray:
-        """[ranks] bytes of what one device has of the batch; stage k is on rank k mod ``ranks``."""
-        found = np.zeros(ranks)
-        for rank in range(ranks):
-            runs = (self.batch.segments[stage.first : stage.last] for stage in stages[rank::ranks])
-            found[rank] = sum({name: size for run in runs for held in run for name, size in held}.values())
-        return found
 
     @cached_property
     def weighing(self) -> np.ndarray:
@@ -180,7 +163,7 @@ def units_of(at: tuple[int, int], held: HeldParameters) -> list[slice]:
 
 def chain_of(
     model: Model, blocks: Sequence[BlockCost], candidate: Candidate, data: DataAxis,
-    both: tuple[HeldParameters, HeldParameters], batch: HeldParameters,
+    both: tuple[HeldParameters, HeldParameters],
 ) -> Chain:  # fmt: skip
     """Lays the prices of the blocks along the chain; ``both``: as of ``held_by``."""
     held, held_frozen = both
@@ -221,7 +204,7 @@ def chain_of(
         halves=halves,
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
-        constants=along(b.constant_bytes for b in blocks) - read_of_batch(model, blocks),
+        constants=along(b.constant_bytes for b in blocks),
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
         owned=held.owned(candidate.pp),
@@ -245,17 +228,9 @@ def chain_of(
         live_adding=along(b.live.adding for b in blocks),
         held=held,
         held_frozen=held_frozen,
-        batch=batch,
         alone=candidate.pp == 1,
         cached=cached,
     )
-
-
-def read_of_batch(model: Model, blocks: Sequence[BlockCost]) -> np.ndarray:
-    """[segments] bytes of what each reads of one microbatch as the batch has it: no constant that is made for it."""
-    names = {value.name for value in model.batch}
-    pairs = [zip(s.externals, blocks[s.block].external_bytes, strict=False) for s in model.segments]
-    return np.array([sum(size for name, size in each if name in names) for each in pairs], dtype=float)
 
 
 def parameters_of(blocks: Sequence[BlockCost]) -> tuple[list[dict[tuple[str, ...], int]], ...]:

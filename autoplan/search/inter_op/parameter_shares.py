@@ -223,9 +223,9 @@ def gradient_itemsize(data: DataAxis, held: HeldParameters) -> int:
 
 def kept_beside(data: DataAxis, chain: Chain, states: float) -> tuple[np.ndarray, tuple[float, ...]]:
     """([segments] bytes of what stays beside parameters and the states that all have: compression's, states beyond
-    these, caches in the place of tables, and the batch; the same of each parameter that several read)."""
+    these, and caches in the place of tables; the same of each parameter that several read)."""
     (column, ties), (more, of_ties) = left_out(data, chain.held), states_beyond(data, chain.held)
-    column = column + more + kept_of_caches(data, chain, states) + chain.batch.bytes
+    column = column + more + kept_of_caches(data, chain, states)
     return column, tuple(one + other for one, other in zip(ties, of_ties, strict=True))
 
 

@@ -9,7 +9,6 @@ themselves, each no more than that account; the worst of them is the prediction:
     reduced   gradients sent: fully_shard's buffers
     update    nothing in flight: gradients, and what the optimizer makes for a moment
 
-In all but the last the batch stands beside, every microbatch of what the rank's stages read (``batch_bytes``).
 Gradients that are summed beside fully_shard lie in buckets, which stay (``runtime.parallel.gradient_buckets``); others
 go between steps.
 """
@@ -70,8 +69,7 @@ def rank_peak(stage_model: StageModel, stages: Sequence[StageChoice], rank: int,
     each = stage_model.needs(stages)
     whole = each.by_rank(1)
     ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read
-    batch = stage_model.chain.read(stages, 1).item()
-    ahead += batch + halves_bytes(stage_model, stages, rank)
+    ahead += halves_bytes(stage_model, stages, rank)
     pp = stage_model.candidate.pp
     parts = [stage_peaks(stage_model, stage, rank + k * pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
@@ -85,7 +83,7 @@ def rank_peak(stage_model: StageModel, stages: Sequence[StageChoice], rank: int,
         moments.append(Moment((total - elsewhere) * data.optimizer_share, 0.0, update))
         if data.zero:
             gradients = account.gradients_at(each, whole, stage_model.emptied[None, None]).item()
-            moments.append(Moment(gradients, batch, unit * data.prices.stored))
+            moments.append(Moment(gradients, 0.0, unit * data.prices.stored))
     else:
         moments = [Moment(0.0, ahead, max(part.forward for part in parts))]
     worst = max(moments, key=lambda moment: moment.total)

@@ -99,7 +99,7 @@ class SegmentBytes:
     untouched           of the first, rows of tables that have no gradient, for a step doesn't look them up
     bucketed            bytes of shards of gradients that are summed over another axis beside fully_shard: they lie in
                         buckets, which stay from step to step
-    frozen              of the others what stays on the device between uses; what compression keeps; the batch's inputs
+    frozen              of the others what stays on the device between uses; of gradients what compression keeps
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
     constants           for each microbatch in flight, the largest of a stage's; working, gathered: of a rank's

@@ -101,7 +101,7 @@ class StageModel:
         """What each segment adds to its rank's memory."""
         chain, data, candidate = self.chain, self.data, self.candidate
         sizes = candidate.schedule, candidate.pp, candidate.microbatches
-        ties, others = chain.held.ties, chain.ties_beside(data)
+        ties, others = chain.held.ties, chain.held_frozen.ties
         left, left_ties = kept_beside(data, chain, self.states)
         return SegmentBytes(
             parameters=chain.parameters, elsewhere=chain.elsewhere, untouched=chain.untouched,
@@ -113,7 +113,7 @@ class StageModel:
             unkept=np.append(0.0, np.maximum(chain.inputs - chain.kept_inputs, 0.0)[1:]),
             ties=(*ties, *((places, 0.0) for places, _ in others)),
             ties_elsewhere=(*chain.held.ties_elsewhere(data.elsewhere, data.wide), *[0.0] * len(others)),
-            ties_frozen=(*left_ties, *(size for _, size in others)),
+            ties_frozen=(*left_ties, *chain.held_frozen.shared_out(data.frozen_share)[1]),
             state_share=data.parameter_share + data.states_share(self.states),
             update_share=float(self.updates(1.0, 0.0)),
             shard_share=shard_share(data, self.states),
@@ -237,18 +237,18 @@ class StageModel:
         flying, stands, with_host = flights[places, fullest], gradients[places, fullest], hosts.max(axis=1)
         left = account.gradients_at(each, ranks, np.broadcast_to(self.emptied, (count, 1, len(self.emptied))))
         after = account.update(ranks) + left[:, 0, 0] - stands - flying - ranks.buffers
-        parameters, elsewhere, read = account.once(ranks), account.elsewhere_once(ranks), self.chain.read(stages, count)
+        parameters, elsewhere = account.once(ranks), account.elsewhere_once(ranks)
         frozen_hosted = np.array([self.frozen_hosted[stage.first : stage.last].sum() for stage in stages])
         with_host += frozen_hosted.reshape(-1, count).sum(axis=0)
         older, more = account.stashed[list(dealt)].T * parameters
-        older += account.frozen_once(ranks) - read
+        older += account.frozen_once(ranks)
         return tuple(
             StageMemory(*map(round, row))
             for row in zip(
                 (parameters * data.parameter_share - elsewhere * data.sharded * data.shard_share + older).tolist(),
                 (stands + more).tolist(),
                 ((parameters - elsewhere) * data.states_share(self.states)).tolist(),
-                (flying + ranks.buffers + read).tolist(),
+                (flying + ranks.buffers).tolist(),
                 np.maximum(ranks.transients, after).tolist(),
                 ((parameters - elsewhere) * data.host_share(self.states) + with_host).tolist(),
                 strict=True,

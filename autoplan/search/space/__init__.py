@@ -3,7 +3,6 @@
 Modules, each importing only those before it:
 
     batch_axes         axes that split the batch's rows (data parallelism, microbatches): every operator's part follows
-    batch_bytes        what a step's batch takes on a device: all microbatches of what segments read
     batch_moves        gathers rows of the batch, and sums over them, where an operator needs them whole
     tensor_axes        axes over which operators are split, and what named systems ask of several (2d, 2.5d, 3d)
     row_systems        and of one, along which rows are split: sequence, vocabulary, experts, tables
