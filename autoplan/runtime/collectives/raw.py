@@ -53,10 +53,6 @@ def mask(x: Tensor, axis: MeshAxis) -> Tensor:
 
 @_in_pairs
 def all_reduce_sum(x: Tensor, axis: MeshAxis) -> Tensor:
-    if not torch.compiler.is_compiling() and not (x.requires_grad and torch.is_grad_enabled()):
-        total = x.clone(memory_format=torch.contiguous_format)  # the traceable operators' way to a copy takes longer
-        sum_in_place(total, axis).wait()
-        return total
     return _run(_wire.wait_tensor, _run(_wire.all_reduce, x.contiguous(), "sum", _group(axis)))
 
 

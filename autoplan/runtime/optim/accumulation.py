@@ -22,15 +22,12 @@ Aside = tuple[Mapping[str, Tensor], Mapping[str, Mapping[int, BoxGradient]]]
 class Gradients:
     """Of one rank's parameters; the same calls on every rank leave the same behind on all.
 
-    behind   the parameters that the optimizer updates by masters, and of_rows the gradients of looked-up rows
     batches  how many batches' gradients are there that no update has used, 0 after ``optimizer.zero_grad()``
     used     whether those that are there have been used
     """
 
     def __init__(self, held: Sequence[ShardedParameter], optimizer: Optimizer) -> None:
         self.held = tuple(h for h in held if h.stored.trainable)
-        self.behind = tuple(h.parameter for h in self.held if h.master is not None)
-        self.of_rows = tuple(rows for h in self.held if (rows := h.rows) is not None)
         self.batches, self.used = 0, False
         self.zero_grad = optimizer.zero_grad
         optimizer.zero_grad = self.zeroed  # type: ignore[method-assign]  # torch has hooks for steps alone
@@ -44,10 +41,11 @@ class Gradients:
     def clear(self, set_to_none: bool = True) -> None:
         """Those of what the optimizer updates, and where these are masters those of the parameters, too."""
         self.zero_grad(set_to_none)
-        for parameter in self.behind:
-            parameter.grad = None
-        for rows in self.of_rows:
-            rows.clear()
+        for each in self.held:
+            if each.master is not None:
+                each.parameter.grad = None
+            if each.rows is not None:
+                each.rows.clear()
 
     def check(self, accumulate: bool, how: Compression | None = None) -> None:
         """InputsError where a step would lose gradients, or add up what no longer is one; ``how`` they are compressed.
