@@ -64,7 +64,7 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
         for moved in price.moves:
             step, m = moved.step, found.candidate.microbatches
             if step.forward and step.forward_bytes:
-                whole, cheap = m * (runs + again), m * partly * moved.again
+                whole, cheap = m * (runs + again * moved.reruns), m * partly * moved.again
                 count, kind, chunks = whole + cheap, step.forward, step.chunks
                 second = (cheap * moved.again_s, cheap * moved.hidden_again_s)
                 if chunks > 1 and cheap and moved.second_s is not None:  # again as one
@@ -157,7 +157,8 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
             for kind, all_bytes, over, *seconds_of in data.summed_by(data.prices.summed * bytes, axes, *spent):
                 yield PricedCollective("gradients", kind, over, int(all_bytes), 1, *seconds_of)
     elif data.shared:
-        yield from sharded(stage_model, runs, groups, hidden_s)
+        again = [stage.recompute for stage in found.stages[rank::pp]]
+        yield from sharded(stage_model, runs, groups, (sum(map(stage_model.exposed_s, runs, again)), hidden_s))
     beside = Counter[str]()
     for at in runs:
         beside.update(stage_model.summed_bytes(at))
@@ -187,15 +188,16 @@ def summed_beside_s(stage_model: StageModel, at: tuple[int, int]) -> tuple[float
 
 
 def sharded(
-    stage_model: StageModel, runs: Sequence[tuple[int, int]], groups: Mapping[str, float], hidden_s: float
-) -> Iterator[PricedCollective]:
+    stage_model: StageModel, runs: Sequence[tuple[int, int]], groups: Mapping[str, float],
+    seconds: tuple[float, float],
+) -> Iterator[PricedCollective]:  # fmt: skip
     """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
 
     runs      of segments on one rank
     groups    bytes of their trained parameters, by the axes of the group that gathers them
-    hidden_s  of what happens once a step
+    seconds   exposed in each microbatch; hidden of what happens once a step
     """
-    data, m = stage_model.data, stage_model.candidate.microbatches
+    data, m, (exposed_s, hidden_s) = stage_model.data, stage_model.candidate.microbatches, seconds
     pairs = [pair for at in runs for pair in stage_model.unit_pairs(at)]
     parameters, both = [trained for trained, _ in pairs], [joined(*pair) for pair in pairs]
     gathers = [count for at in runs for count in stage_model.unit_gathers(at)]
@@ -203,7 +205,7 @@ def sharded(
     gather_s = sum(n * data.gather_s(unit) for n, unit in zip(gathers, both, strict=True))
     scatter_s = scatters * sum(map(data.scatter_s, parameters))
     replicas_s = sum(map(data.replicas_s, parameters)) if data.across else 0.0
-    waits_s = m * sum(map(stage_model.exposed_s, runs))
+    waits_s = m * exposed_s
     each_s = (gather_s if data.zero == 3 else 0.0) + (scatter_s if data.scatters_each else 0.0)
     total_s = gather_s + scatter_s + replicas_s
     hidden_s += max(0.0, each_s - waits_s)

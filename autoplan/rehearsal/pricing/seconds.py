@@ -156,8 +156,12 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             again = [moved for moved in price.moves if moved.again and not share.hosts]
             gathers_s = sum(crossing_s(share.prices, whole_again(moved), backward=False) for moved in again)
             gathers_s -= (1 + share.prices.device.overlap_slowdown) * sum(moved.hidden_again_s for moved in again)
-            partly_s = (float(chain.again_s[segment]) - gathers_s) * bool(part[place])
-            totals[block, BACKWARD] += m * (back_s + (ahead_s if full[place] else partly_s))
+            again_s = float(chain.again_s[segment]) - gathers_s if part[place] else 0.0
+            if full[place]:
+                covered_s = float(chain.covered_s[segment])
+                again_s = float(chain.full_s[segment]) + covered_s + slowed_s(share, covered_s)
+                again_s -= open_s(share, price, backward=False, again=True)
+            totals[block, BACKWARD] += m * (back_s + again_s)
     return totals
 
 
@@ -178,7 +182,8 @@ def slowed_by_moves(share: RankShare) -> Mapping[Pool, float]:
         again = 0.0 if share.hosts else sum(moved.hidden_again_s for moved in price.moves)
         ahead, back = (sum(getattr(m, name) for m in price.moves) for name in ("hidden_forward_s", "hidden_backward_s"))
         found[index, FORWARD] = share.microbatches * slowed_s(share, uses[index] * ahead)
-        behind = uses[index] * back + full[index] * ahead + part[index] * again
+        in_full = sum(moved.hidden_forward_s for moved in price.moves if moved.reruns)
+        behind = uses[index] * back + full[index] * in_full + part[index] * again
         found[index, BACKWARD] = share.microbatches * slowed_s(share, behind)
     return found
 
@@ -218,12 +223,13 @@ def slowed_s(share: RankShare, hidden_s: float) -> float:
     return share.prices.device.overlap_slowdown * hidden_s
 
 
-def open_s(share: RankShare, price: BlockCost, *, backward: bool) -> float:
-    """Seconds of a block's own collectives that nothing hides: a call of the trace has them. What slows the compute
-    while they run beside it is the compute's (``cost_models.collective.overlapped``)."""
-    slowdown = share.prices.device.overlap_slowdown
-    hidden_s = sum(m.hidden_backward_s if backward else m.hidden_forward_s for m in price.moves)
-    return sum(crossing_s(share.prices, m, backward=backward) for m in price.moves) - (1 + slowdown) * hidden_s
+def open_s(share: RankShare, price: BlockCost, *, backward: bool, again: bool = False) -> float:
+    """Seconds of a block's own collectives that nothing hides, or of those that run again with its whole forward: a
+    call of the trace has them. What slows the compute while they run beside it is the compute's
+    (``cost_models.collective.overlapped``)."""
+    slowdown, moves = share.prices.device.overlap_slowdown, [m for m in price.moves if m.reruns or not again]
+    hidden_s = sum(m.hidden_backward_s if backward else m.hidden_forward_s for m in moves)
+    return sum(crossing_s(share.prices, m, backward=backward) for m in moves) - (1 + slowdown) * hidden_s
 
 
 def copied_once_s(share: RankShare) -> tuple[float, float]:

@@ -4,6 +4,7 @@
     live_backward   which storages the backward reads, makes and lets go
     live            what both walks find, as five numbers
     live_compiled   the same of a program that runs compiled, walked kernel by kernel
+    early_stop      what of the forward a full recomputation doesn't run again
     selective       what of that is dropped and computed again, as a trade of seconds for bytes
     account         the price of a block: the sum over the operators, redistributions and bytes of its program
 """

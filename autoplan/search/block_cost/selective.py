@@ -155,7 +155,7 @@ class Dataflow:
 
 
 def selective_of_walk(
-    walk: Walk, live: LiveBytes, prices: Prices, alone_s: Mapping[str | Located, float], forward_s: float,
+    walk: Walk, live: LiveBytes, prices: Prices, alone_s: Mapping[str | Located, float], rerun_s: float,
     input_bytes: int,
 ) -> SelectiveSaves:  # fmt: skip
     """An eager block, as it was walked through.
@@ -163,7 +163,7 @@ def selective_of_walk(
     live         where nothing is recomputed
     alone_s      forward seconds of each operator, the collectives of its body aside; of a redistribution those that are
                  left of its second run where products hide a part
-    forward_s    of the block
+    rerun_s      of the block's forward where it is recomputed in full
     input_bytes  what full recomputation keeps
     """
     sizes = {s: size for s, size in walk.sizes.items() if s >= 0 or s in walk.entered}
@@ -180,7 +180,7 @@ def selective_of_walk(
         made[storage] = Made(step.makes, reads, products_seconds(step, walk.choice, prices))
     dropped = set(walk.activated.values())
     saved = tuple(dict.fromkeys(s for each in walk.saved for s in each if s not in dropped))
-    held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
+    held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, rerun_s))
     reads_of = {s: tuple(m.reads) for s, m in made.items() if s in again}
     reads_of |= {activated: (beside,) for beside, activated in walk.activated.items()}
     strategies = dict(walk.choice.strategies)

@@ -33,6 +33,8 @@ class Chain:
     elsewhere, untouched   of ``parameters``, as in ``SegmentBytes``
     frozen, frozen_owned  of the others what stays on the device between uses, and that divided likewise
     gathered_frozen  bytes of these where they stand whole only while they are used
+    full_s       to run a segment's forward again, less ``covered_s``, by which it hides more of the backward's
+                 collectives: parameters are gathered once for both
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
     selective_inputs, selective_backward, selective_adding   bytes of such a segment at its moments, as in ``Live``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
@@ -70,6 +72,8 @@ class Chain:
     selective_backward: np.ndarray
     selective_adding: np.ndarray
     again_s: np.ndarray
+    full_s: np.ndarray
+    covered_s: np.ndarray
     exposed_s: np.ndarray
     opens_s: np.ndarray
     follows_s: np.ndarray
@@ -174,6 +178,7 @@ def chain_of(
     sizes, others = ([sum(part.values()) for part in parts] for parts in parameters_of(blocks))
     waits_f = [data.exposed_forward_s(b.forward_s, b.parameters, b.frozen) for b in blocks]
     waits_b = [data.exposed_backward_s(b.backward_s, b.parameters, b.frozen) if training else 0.0 for b in blocks]
+    covered = [waited_s - longer_s(b, data) for waited_s, b in zip(waits_b, blocks, strict=True)]
     summed = [size - block.untouched for size, block in zip(sizes, blocks, strict=True)]
     added = [data.added_s(p) if training and p else 0.0 for p in summed]
     copies = [data.copies_s(*pair) for pair in zip(sizes, others, strict=True)]
@@ -220,6 +225,8 @@ def chain_of(
         selective_backward=along(b.selective.live.backward for b in blocks),
         selective_adding=along(b.selective.live.adding for b in blocks),
         again_s=along(b.selective.again_s for b in blocks),
+        full_s=along(b.rerun_s for b in blocks) - along(covered) + np.array([each.missed_s for each in cached]),
+        covered_s=along(covered),
         exposed_s=along(waits_f) + along(waits_b),
         **late_gathers(order, blocks, data),
         kept_inputs=along(b.live.kept_inputs for b in blocks),
@@ -231,6 +238,13 @@ def chain_of(
         alone=candidate.pp == 1,
         cached=cached,
     )
+
+
+def longer_s(block: BlockCost, data: DataAxis) -> float:
+    """What ZeRO leaves exposed of a block's backward where its forward runs again first."""
+    if not data.prices.training:
+        return 0.0
+    return data.exposed_backward_s(block.rerun_s + block.backward_s, block.parameters, block.frozen)
 
 
 def parameters_of(blocks: Sequence[BlockCost]) -> tuple[list[dict[tuple[str, ...], int]], ...]:

@@ -41,8 +41,7 @@ FULL, PART = "full", "selective"
 class StageModel:
     """What a stage costs, for one candidate.
 
-    states       elements of optimizer state for each parameter element
-    passes       of the optimizer over a parameter's bytes
+    states, passes  elements of optimizer state for each parameter element, and passes over a parameter's bytes
     interleaved  the actions of a schedule that gives a rank several stages, or splits the backward
     headroom     bytes of a device beyond the memory limit: those that the cluster's smallest lacks
     ranks        where there are several kinds of device, the model of each pipeline rank's own (``heterogeneous``):
@@ -135,7 +134,7 @@ class StageModel:
     def savings(self) -> RecomputeSavings:
         """What recomputing the chain's repeated segments saves and costs."""
         chain = self.chain
-        columns = (chain.kept, chain.inputs, chain.selective, chain.rebuilt, chain.forward_s, chain.again_s)
+        columns = (chain.kept, chain.inputs, chain.selective, chain.rebuilt, chain.full_s, chain.again_s)
         return savings(*(column[chain.repeated] for column in columns))
 
     def options(self, stage: int, memory_limit: float) -> RecomputeMix:
@@ -272,12 +271,13 @@ class StageModel:
 
     def backward_s(self, at: Interval, recompute: int, selective: int = 0) -> float:
         run, (full, part) = slice(*at), self.recomputed(at, recompute, selective)
-        again_s = self.chain.forward_s[run][full].sum() + self.chain.again_s[run][part].sum()
+        again_s = self.chain.full_s[run][full].sum() + self.chain.again_s[run][part].sum()
         return float(self.chain.backward_s[run].sum() + again_s)
 
-    def exposed_s(self, at: Interval) -> float:
+    def exposed_s(self, at: Interval, recompute: int = 0) -> float:
         """What ZeRO's collectives leave exposed in one microbatch."""
-        return float(self.chain.exposed_s[slice(*at)].sum())
+        run, (full, _) = slice(*at), self.recomputed(at, recompute, 0)
+        return float(self.chain.exposed_s[run].sum() - self.chain.covered_s[run][full].sum())
 
     def once_s(self, at: Interval) -> tuple[float, float, float, float]:
         """Once a step: (collectives of the data axis, of these hidden, sums over the tensor axis, the update with the
