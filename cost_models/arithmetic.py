@@ -6,10 +6,8 @@ array (broadcast), of symbols an expression, of plain numbers a float.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,20 +26,26 @@ def is_symbolic(*values: Number) -> bool:
 
 def maximum(*values: Number) -> Number:
     """The largest, element by element."""
-    return _extreme("Max", np.maximum, max, values)
+    if is_symbolic(*values):
+        return _distinct("Max", values)
+    if any(isinstance(value, np.ndarray) for value in values):
+        largest = values[0]
+        for value in values[1:]:
+            largest = np.maximum(largest, value)
+        return largest
+    return float(max(values))
 
 
 def minimum(*values: Number) -> Number:
     """The smallest, element by element."""
-    return _extreme("Min", np.minimum, min, values)
-
-
-def _extreme(name: str, of_arrays: np.ufunc, of_numbers: Callable[..., float], values: tuple[Number, ...]) -> Number:
     if is_symbolic(*values):
-        return _distinct(name, values)
+        return _distinct("Min", values)
     if any(isinstance(value, np.ndarray) for value in values):
-        return functools.reduce(of_arrays, values)
-    return float(of_numbers(values))
+        smallest = values[0]
+        for value in values[1:]:
+            smallest = np.minimum(smallest, value)
+        return smallest
+    return float(min(values))
 
 
 def ceil(value: Number) -> Number:

@@ -21,20 +21,20 @@ LONGEST = 60  # characters of a value that are told
 MOST = 4  # names that are told as near
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> list[str]:
     """The known names that one may stand for, the likeliest first, whatever their case."""
     by_lower = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), list(by_lower), n=MOST, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=MOST, cutoff=cutoff)
     return [by_lower[each] for each in near]
 
 
-def near_text(name: str, known: Iterable[str]) -> str:
+def near_text(name: str, known: Iterable[str], prefix: str = "") -> str:
     """A remedy: "did you mean tp or pp?", or all that there is where nothing is near."""
     names = list(known)
     near = nearest(name, names)
     if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"use one of {', '.join(names)}"
+        return f"did you mean {' or '.join(prefix + each for each in near)}?"
+    return f"use one of {', '.join(prefix + each for each in names)}"
 
 
 def shown(value: object) -> str:

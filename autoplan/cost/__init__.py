@@ -11,7 +11,7 @@ Modules, each importing only those before it:
     single_steps        the one collective between two layouts
     prices              the price list of one mesh
     chunk_seconds       redistributions in chunks beside products
-    shared_overlap      a shared expert beside a mixture's tokens
+    beside_tokens       a shared expert beside a mixture's tokens
     server_links        parameter servers' pushes and pulls
     zero_shares         what ZeRO leaves a rank of parameters, gradients and optimizer state
     zero_costs          seconds of ZeRO's collectives

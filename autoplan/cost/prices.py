@@ -14,7 +14,7 @@ from autoplan.cost.operators.collective_ops import SEND, TO_ENDS, body_collectiv
 from autoplan.cost.operators.cost import Cost
 from autoplan.cost.operators.operator_seconds import Operator, price_operator, ring_of
 from autoplan.cost.operators.ring import Ring
-from autoplan.cost.operators.token_exchange import NOTHING, Inside, SharedExpertSeconds, hidden_exchange
+from autoplan.cost.operators.token_exchange import NOTHING, BesideTokens, Inside, hidden_exchange
 from autoplan.cost.single_steps import single_step
 from autoplan.errors import LayoutError
 from autoplan.ir.graph import DTYPE_BYTES, TensorType
@@ -110,7 +110,7 @@ class Prices:
         return sum((Cost(each.open_forward_s, each.open_backward_s) for each in inside), local)
 
     def inside(
-        self, operator: Operator, strategy: Strategy, beside: SharedExpertSeconds = NOTHING
+        self, operator: Operator, strategy: Strategy, beside: BesideTokens = NOTHING
     ) -> tuple[Inside, ...]:
         """The collectives in an operator's body; ``beside``: of a mixture's."""
         found, goes_back = list[Inside](), operator.result_carries and self.training

@@ -1,7 +1,7 @@
-"""The one step between two layouts, where there is one: what a problem over several axes has as its edges.
+"""The one step between two layouts, where there is one: what a problem over several axes has as its arcs.
 
 The planner finds the cheapest of all ways between two layouts, over other axes and prime factors too; a problem with
-thousands of edges composes its ways itself, of single steps.
+thousands of arcs composes its ways itself, of single steps.
 """
 
 from autoplan.ir.graph import DTYPE_BYTES, TensorType

@@ -1,14 +1,10 @@
 """Seconds of the data axis: ZeRO's gathers and reduce-scatters, data parallelism's all-reduces, what compute hides."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
 
 from autoplan.cost.mesh_links import tree_links, tree_seconds
 from autoplan.cost.prices import COPY
@@ -25,63 +21,6 @@ TREE_SUM = "tree all-reduce"
 OUTER_PASSES = 6.0
 """Of an outer update over what is stored: it reads the round's beginning, the mean and the momentum, and writes the
 first, the last and the parameters."""
-PRECISION = 1 - 1e-9  # of sums of bytes
-
-
-@dataclass(frozen=True)
-class Backward:
-    """The last microbatch's backward of a stage, by its segments that are the first to read parameters.
-
-    seconds  of each, with those behind it that read none; the first to read a batch first, and last in time
-    after_s  of segments ahead of all these
-    at_once  a segment gives its gradients as it ends, as a compiled one does; else evenly meanwhile
-    largest  of each of these segments bytes of its largest gradient: it lies in one bucket, however large, and is taken
-             to come first
-    """
-
-    seconds: Sequence[float]
-    after_s: float = 0.0
-    at_once: bool = False
-    largest: Sequence[float] = ()
-
-    @staticmethod
-    def even(sizes: Sequence[float], backward_s: float) -> Backward:
-        """One that takes as long for each byte of gradients."""
-        total = sum(sizes) or 1.0
-        return Backward([backward_s * size / total for size in sizes])
-
-    def hidden_s(
-        self, sizes: Sequence[float], bucket: float, spent_s: float, slowdown: float, copied_s: float = 0.0
-    ) -> float:
-        """Seconds of the buckets' sums that the backward hides.
-
-        sizes     bytes of gradients that each segment gives, of which the first segment's come as it ends
-        bucket    bytes of a bucket: its sum begins when the backward has given so many more, and the one before has
-                  ended; the last one takes what is left
-        spent_s   seconds of all sums
-        slowdown  of compute beside a collective (``cost_models.collective.overlapped``)
-        copied_s  seconds in which gradients are copied into buckets as they come; they aren't in ``seconds``
-
-        A queue with one server: what is left of it when the backward ends is the most, over all buckets, of the sums
-        from that one on less the time from where it is complete (Lindley 1952, "The Theory of Queues with a Single
-        Server").
-        """
-        each, backwards_s = np.array(sizes[::-1], dtype=float), np.cumsum(self.seconds[::-1])
-        gives = each > 0
-        each, ends = each[gives], backwards_s[gives]
-        given, total = np.cumsum(each), each.sum()
-        filled = np.minimum(bucket * np.arange(1, math.ceil(total / bucket) + 1), total)
-        for first, size in zip(given - each, np.array(self.largest[::-1])[gives[: len(self.largest)]], strict=False):
-            filled[(first < filled) & (filled < first + size)] = first + size
-        if self.at_once:
-            complete_s = ends[np.minimum(np.searchsorted(given, filled), len(ends) - 1)]
-        else:
-            complete_s = np.interp(filled, np.append(0.0, given), np.append(0.0, ends))
-            complete_s[filled * PRECISION > total - each[-1]] = ends[-1]
-        backward_s, copied = backwards_s[-1] + self.after_s + copied_s, copied_s * filled / total
-        sums_s = spent_s * np.diff(filled, prepend=0.0) / total
-        left_s = np.cumsum(sums_s[::-1])[::-1] - (1 + slowdown) * (backward_s - complete_s - copied)
-        return float(spent_s - max(0.0, left_s.max())) / (1 + slowdown)
 
 
 @dataclass(frozen=True)
@@ -160,16 +99,6 @@ class DataAxis(DataShares):
         busy_s += self.fetched_s(held) + self.scatter_s(held) if self.scatters_each else 0.0
         return busy_s - self.hidden_s(backward_s, busy_s)
 
-    def exposed_between_s(
-        self, backward_s: float, gathered: Held = 0.0, frozen: Held = 0.0, scattered: Held = 0.0
-    ) -> float:
-        """What is in the open of the collectives beside a backward that takes so long: ZeRO-3's gathers of the segment
-        that comes next, and, where gradients are scattered in each microbatch, those of the segment before. Both of one
-        group are on one communicator, so that they follow one another."""
-        busy_s = self.gathered_s(gathered, frozen) if self.zero == 3 else 0.0
-        busy_s += self.fetched_s(scattered) + self.scatter_s(scattered) if self.scatters_each else 0.0
-        return busy_s - self.hidden_s(backward_s, busy_s)
-
     def copies_s(
         self, parameter_bytes: float, frozen_bytes: float = 0.0, last: bool = False
     ) -> tuple[float, float]:
@@ -197,19 +126,18 @@ class DataAxis(DataShares):
         return self.prices.accumulate_s(parameter_bytes)
 
     def once_s(
-        self, sizes: Sequence[Held], forward_s: float, backward_s: float, opens: Sequence[tuple[float, float]] = (),
-        backward: Backward | None = None,
-    ) -> tuple[float, float]:  # fmt: skip
+        self, sizes: Sequence[Held], forward_s: float, backward_s: float, opens: Sequence[tuple[float, float]] = ()
+    ) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.
 
-        sizes     bytes of each segment's parameters
-        opens     of the stage that opens a pipeline the (forward, backward) from each of these segments to the next
-        backward  how long it takes for each of these segments; None: as ``Backward.even`` has it
+        sizes  bytes of each segment's parameters
+        opens  of the stage that opens a pipeline the (forward, backward) from each of these segments to the next
         """
         if not self.shared and self.offload != "parameters":
             return 0.0, 0.0
         if self.zero == 0:
-            return self.summed_s([self.by_group(held) for held in sizes], backward_s, backward)
+            counted = Counter(tuple(by_axes(held).items()) for held in sizes)
+            return self.summed_s([(self.by_group(dict(held)), count) for held, count in counted.items()], backward_s)
         (gather_s, ahead_s), (scatter_s, back_s) = self.sharded_once_s(sizes, forward_s, backward_s, opens)
         return gather_s + scatter_s, ahead_s + back_s
 
@@ -240,16 +168,20 @@ class DataAxis(DataShares):
         return scatter_s + (self.replicas_s(held) if self.replicas > 1 else 0.0)
 
     def summed_s(
-        self, sizes: Sequence[Mapping[str, float]], backward_s: float, backward: Backward | None
+        self, sizes: Sequence[tuple[Mapping[str, float], int]], backward_s: float
     ) -> tuple[float, float]:
-        """(seconds, of these hidden) of the gradients' all-reduces or pushes in buckets: each begins when the last
-        microbatch's backward has given its gradients, and the one before has ended. Of replicas that step alone a
-        step's share of where they meet, in the open.
+        """(seconds, of these hidden) of the gradients' all-reduces or pushes in buckets: all but the first one's time
+        of the last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients
+        where these are more (an embedding's), begins when it ends. Of replicas that step alone a step's share of where
+        they meet, in the open.
 
-        sizes  bytes of each segment's parameters, by the group that sums their gradients; the first to read a batch
-               first
+        sizes  (bytes of a segment's parameters, by the group that sums their gradients; how many segments are alike);
+               the first to read a batch first
         """
-        totals = added(sizes)
+        totals = dict[str, float]()
+        for held, count in sizes:
+            for axes, size in held.items():
+                totals[axes] = totals.get(axes, 0.0) + count * size
         total = sum(totals.values())
         if not total:
             return 0.0, 0.0
@@ -258,29 +190,26 @@ class DataAxis(DataShares):
         summed = self.prices.summed
         spent_s = sum(self.buckets_s(summed * size, axes) for axes, size in totals.items())
         spent_s = self.links.crossing_s(summed * total) * self.taken if self.servers else spent_s
-        if self.late or self.backups or self.arriving:
-            return spent_s, 0.0
-        bucket = min(sum(bucket_bytes(summed * size) for size in totals.values()) / summed, total)
-        each = [sum(held.values()) for held in sizes]
-        copied_s = self.prices.cold_s(COPY * self.prices.stored * total) if self.prices.microbatches == 1 else 0.0
-        backward = backward or Backward.even(each, backward_s)
-        return spent_s, backward.hidden_s(each, bucket, spent_s, self.prices.device.overlap_slowdown, copied_s)
+        first = min(sum(bucket_bytes(summed * size) for size in totals.values()) / summed, total)
+        beside_s = backward_s * (1 - first / total)
+        early_s = spent_s * (1 - max(first, sum(sizes[0][0].values())) / total)
+        slowdown = self.prices.device.overlap_slowdown
+        behind = self.late or self.backups or self.arriving
+        return spent_s, 0.0 if behind else float(hidden_seconds(beside_s, early_s, slowdown))
 
-    def beside_s(
-        self, sums: Mapping[str, float], sizes: Sequence[Held], backward_s: float, backward: Backward | None = None
-    ) -> tuple[float, float]:
+    def beside_s(self, sums: Mapping[str, float], sizes: Sequence[Held], backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of gradients that are summed by themselves: in buckets, too, so that they begin
         as early. Those that fully_shard gives come behind the backward.
 
         sums   bytes by the axes of their group
-        sizes  of each segment's parameters; with ``backward_s`` and ``backward`` as of ``once_s``
+        sizes  of each segment's parameters
         """
         spent_s = sum(self.buckets_s(size, axes) for axes, size in sums.items())
         if self.zero or not spent_s:
             return spent_s, 0.0
         own = [[{self.beside(summed): size} for summed, size in by_axes(held).items()] for held in sizes]
-        each = [{axes: size for axes, size in added(parts).items() if axes} for parts in own]
-        return spent_s, min(spent_s, self.summed_s(each, backward_s, backward)[1])
+        each = [({axes: size for axes, size in added(parts).items() if axes}, 1) for parts in own]
+        return spent_s, min(spent_s, self.summed_s(each, backward_s)[1])
 
     def buckets_s(self, bytes: float, axis: str = "") -> float:
         """All-reduces of so many bytes, bucket by bucket, over the data axis or another group."""

@@ -14,7 +14,7 @@ from autoplan.ir.layout import Layout, R
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.rules.registry import AxisStrategy, rule_of
-from autoplan.rules.strategies import Strategy, axis_strategies, fits, microbatch_strategies
+from autoplan.rules.strategies import Strategy, apart_strategies, axis_strategies, fits
 
 DATA = "dp"
 
@@ -24,7 +24,7 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
     chosen = record.chosen
     mesh = forward_mesh(chosen, batch_rows(record.model), batch_rows(model))
     flat = tensor_mesh(mesh)
-    types, own = model.types(), record.training.microbatch_statistics
+    types, apart = model.types(), record.training.microbatch_statistics
     constants = dict(chosen.constants)
     return replace(
         chosen,
@@ -35,8 +35,8 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
             backups=None, ahead=None,
         ),
         batch=tuple(dividing(x, v.type, flat) for v, x in zip(model.batch, chosen.batch, strict=True)),
-        constants=tuple((n.name, fitting(n, constants[n.name], types, (), flat, own)) for n in model.constants),
-        blocks=tuple(block_choice(b, c, flat, own) for b, c in zip(model.blocks, chosen.blocks, strict=True)),
+        constants=tuple((n.name, fitting(n, constants[n.name], types, (), flat, apart)) for n in model.constants),
+        blocks=tuple(block_choice(b, c, flat, apart) for b, c in zip(model.blocks, chosen.blocks, strict=True)),
         stages=tuple(StageChoice(stage.first, stage.last) for stage in chosen.stages),
     )
 
@@ -53,7 +53,7 @@ def forward_mesh(chosen: Chosen, planned: int, rows: int) -> Mesh:
     return Mesh(tuple(replace(axis, size=sizes.get(axis.name, axis.size)) for axis in chosen.mesh.axes))
 
 
-def block_choice(block: Block, choice: BlockChoice, mesh: Mesh, per_microbatch: bool) -> BlockChoice:
+def block_choice(block: Block, choice: BlockChoice, mesh: Mesh, apart: bool) -> BlockChoice:
     types, strategies = block.types(), dict(choice.strategies)
     carries = block.carries_gradient()
     outputs = [Typed(name, types[name]) for name in block.outputs]
@@ -62,9 +62,7 @@ def block_choice(block: Block, choice: BlockChoice, mesh: Mesh, per_microbatch: 
         inputs=tuple(dividing(x, v.type, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
         outputs=tuple(dividing(x, v.type, mesh) for v, x in zip(outputs, choice.outputs, strict=True)),
         externals=tuple((name, dividing(x, types[name], mesh)) for name, x in choice.externals),
-        strategies=tuple(
-            (n.name, fitting(n, strategies[n.name], types, carries, mesh, per_microbatch)) for n in block.nodes
-        ),
+        strategies=tuple((n.name, fitting(n, strategies[n.name], types, carries, mesh, apart)) for n in block.nodes),
         hops=(),  # found anew: those that were priced are of other sizes
         again=(),  # a forward alone keeps nothing
     )
@@ -88,15 +86,15 @@ def dividing(layout: Layout, kind: TensorType, mesh: Mesh) -> Layout:
 
 def fitting(
     node: Node, planned: Strategy, types: Mapping[str, TensorType], carries: Sequence[str] | frozenset[str], mesh: Mesh,
-    per_microbatch: bool,
+    apart: bool,
 ) -> Strategy:  # fmt: skip
     """The planned strategy; on the axes on which it no longer fits the operator is computed whole.
 
-    per_microbatch  each microbatch has its own statistics
+    apart  each microbatch has its own statistics
     """
     rule, operands = rule_of(node, types), [types[name] for name in node.operands]
     known = axis_strategies(rule, operands, [name in carries for name in node.operands])
-    own = microbatch_strategies(known) if per_microbatch else known
+    own = apart_strategies(known) if apart else known
     axes = [(axis, alike(strategy, own if axis == MICROBATCH else known)) for axis, strategy in planned.axes]
     whole = AxisStrategy(tuple(R for _ in operands), R)
     if fits(rule, axes, operands, node.type, mesh):

@@ -27,8 +27,8 @@ from autoplan.ir.mesh import EXPERT, Mesh
 
 MOST_BYTES = 25 * 2**20
 """DistributedDataParallel's bucket_cap_mb, at which links of several nodes are busy (Li et al. 2020, section 5.2)."""
-LEAST_BYTES = 4 * 2**20
-"""Below this what a call costs counts: of gloo, four sums of 0.9 MB took half as much CPU time again as one of 3.5."""
+LEAST_BYTES = 2**20
+"""Below this an all-reduce takes its start-up's time, whatever is in it."""
 SHARES = 8
 """Where that gives buckets of these sizes, one is an eighth of all gradients: an eighth then waits for the backward."""
 LEAST_GAIN = 2
@@ -198,7 +198,7 @@ def exchanged_blocks(total: int, ranks: int) -> int:
 
 
 def bucket_bytes(total: float) -> float:
-    """The size of a bucket where there are so many bytes of gradients: from 4 to 25 MiB."""
+    """The size of a bucket where there are so many bytes of gradients: from 1 to 25 MiB."""
     return min(max(total / SHARES, LEAST_BYTES), MOST_BYTES)
 
 

@@ -146,11 +146,11 @@ class JoinedProducts:
     """Products of one value with weights that lie side by side in memory, as one product.
 
     products  their values, in the order of the program
-    copied    places of those that are copied out of it: the backward reads them, and not all of the others
+    apart     places of those that are copied out of it: the backward reads them, and not all of the others
     """
 
     products: tuple[str, ...]
-    copied: tuple[int, ...] = ()
+    apart: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

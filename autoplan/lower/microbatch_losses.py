@@ -13,7 +13,7 @@ from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 
 
-def with_microbatch_losses(program: Lowered) -> Lowered:
+def each_apart(program: Lowered) -> Lowered:
     """The program with each microbatch's loss divided; ParallelismError where no operator of the last part makes it."""
     count, last = program.mesh.size(MICROBATCH), program.segments[-1].block
     block = program.blocks[last]

@@ -73,12 +73,12 @@ def refusal(sizes: BatchSizes, cause: str, planned: BatchSizes) -> ParallelismEr
     return ParallelismError(str(sizes), cause, f"give {planned}, as planned, or plan again with that one")
 
 
-def microbatch_count(chosen: Chosen, planned: int, rows: int, per_microbatch: bool) -> int:
+def microbatch_count(chosen: Chosen, planned: int, rows: int, apart: bool) -> int:
     """As few microbatches as keep each no larger than planned, and as the schedule takes.
 
-    planned         rows of the planned batch
-    per_microbatch  each microbatch has its own statistics: then how many there are follows from the rows alone, as on
-                    one device that accumulates
+    planned  rows of the planned batch
+    apart    each microbatch has its own statistics: then how many there are follows from the rows alone, as on one
+             device that accumulates
     ParallelismError where rows don't divide over the data axis, or microbatches that have statistics of their own.
     """
     dp, most = chosen.mesh.size(DATA), max(1, planned // (chosen.mesh.size(DATA) * chosen.microbatches))
@@ -92,7 +92,7 @@ def microbatch_count(chosen: Chosen, planned: int, rows: int, per_microbatch: bo
     splits = any(MICROBATCH in axes for layout in chosen.batch for axes in layout.dims)
     if not splits:
         counts: Iterable[int] = (1,)
-    elif per_microbatch:
+    elif apart:
         counts = (next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= most * dp),)
     else:
         counts = (n for n in range(1, rows // dp + 1) if rows // dp % n == 0 and rows // dp // n <= most)
@@ -100,7 +100,7 @@ def microbatch_count(chosen: Chosen, planned: int, rows: int, per_microbatch: bo
         if rows // dp % count == 0 and runs(chosen, count):
             return count
     cause = f"no number of microbatches divides {rows // dp} rows a data rank and runs by the schedule that was planned"
-    if per_microbatch and splits:
+    if apart and splits:
         cause = (
             f"one device has statistics over {count} microbatches of {rows // count} rows, which the plan can't split "
             f"over {dp} data ranks or run by its schedule"

@@ -11,7 +11,7 @@ Modules, each importing only those before it:
     processes     processes of this machine that do so
 """
 
-from autoplan.measurement.measurement import Measurement
+from autoplan.measurement.measurement import Measured, Measurement
 from autoplan.measurement.processes import measure
 
-__all__ = ["Measurement", "measure"]
+__all__ = ["Measured", "Measurement", "measure"]

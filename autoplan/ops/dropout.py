@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ BLOCK = 1 << 15  # elements that are hashed at once
 WORD = 0xFFFFFFFF
 GOLDEN, MIX, MIX_AGAIN, ROW, HIGH = 0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0xC2B2AE35, 0x27D4EB2F
 SCHEMA = "(Tensor x, float p, Tensor key, int call, int[] first, int[] whole, int[] stride) -> Tensor"
-NUMPY_MIX, NUMPY_MIX_AGAIN = np.uint32(MIX), np.uint32(MIX_AGAIN)
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -176,8 +174,7 @@ def signed(word: int) -> int:
 
 
 def dropped_in_blocks(x: Tensor, p: float, key: Tensor, call: int, places: Places) -> Tensor:
-    """In NumPy, block by block. The shifts of what rows and columns bring go through an exclusive or, so they are done
-    before the two meet: for each row and each column, not for each element."""
+    """In NumPy, block by block."""
     result = torch.mul(x, scale_of(p)).contiguous()
     if not result.numel():
         return result
@@ -191,13 +188,9 @@ def dropped_in_blocks(x: Tensor, p: float, key: Tensor, call: int, places: Place
     for top in range(0, len(rows), high):
         for left in range(0, len(columns), wide):
             part = values[top : top + high, left : left + wide]
-            word, other = words[: part.shape[0], : part.shape[1]], shifted[: part.shape[0], : part.shape[1]]
-            np.bitwise_xor(columns[left : left + wide], rows[top : top + high], out=word)
-            np.multiply(word, NUMPY_MIX, out=word)
-            np.right_shift(word, 15, out=other)
-            np.bitwise_xor(word, other, out=word)
-            np.bitwise_xor(word, between[top : top + high], out=word)
-            np.multiply(word, NUMPY_MIX_AGAIN, out=word)
+            word, other = (w[: part.shape[0], : part.shape[1]] for w in (words, shifted))
+            np.bitwise_xor(columns[None, left : left + wide], rows[top : top + high, None], out=word)
+            mix_upper_in_place(word, other, between[top : top + high, None])
             np.multiply(part, word >= least, out=part)
     return result
 
@@ -209,27 +202,17 @@ def elements(x: Tensor) -> np.ndarray:
 
 
 def numpy_words(step: int, call: int, microbatch: int, places: Places) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What rows bring to the first half of the mix and to its second half, [rows, 1] each, and what columns bring to
-    the first, [columns]: uint32, shifted already."""
+    """(first and second words of the rows, words of the columns), uint32."""
     stream = np.uint32(mixed_word((step + call * GOLDEN) & WORD))
+
+    def words(dims: range) -> np.ndarray:
+        return places.index(dims, microbatch, np.arange).astype(np.uint32).reshape(-1)
+
     rank, cut = len(places.shape), places.cut
-    row = numpy_index(places, range(cut), microbatch)
-    column = numpy_index(places, range(cut, rank), microbatch) * np.uint32(GOLDEN)
-    first = shifted_by(16, row ^ stream) * NUMPY_MIX
-    first = shifted_by(16, shifted_by(15, first) * NUMPY_MIX_AGAIN)
-    between = shifted_by(15, row * np.uint32(ROW) + stream)
-    return shifted_by(16, first)[:, None], between[:, None], shifted_by(16, column)
-
-
-def numpy_index(places: Places, dims: range, microbatch: int) -> np.ndarray:
-    """``Places.index`` as uint32, [places]; made as such where no place needs more bits."""
-    short = math.prod(places.whole[dim] for dim in dims) <= WORD
-    found = places.index(dims, microbatch, partial(np.arange, dtype=np.uint32 if short else np.int64))
-    return (found if short else found.astype(np.uint32)).reshape(-1)
-
-
-def shifted_by(bits: int, word: np.ndarray) -> np.ndarray:
-    return word ^ (word >> bits)
+    row, column = words(range(cut)), words(range(cut, rank))
+    first = row ^ stream
+    mix_in_place(first, np.empty_like(first))
+    return first, row * np.uint32(ROW) + stream, column * np.uint32(GOLDEN)
 
 
 def mixed_word(word: int) -> int:
@@ -237,3 +220,20 @@ def mixed_word(word: int) -> int:
     word = ((word ^ word >> 16) * MIX) & WORD
     word = ((word ^ word >> 15) * MIX_AGAIN) & WORD
     return word ^ word >> 16
+
+
+def mix_in_place(word: np.ndarray, other: np.ndarray) -> None:
+    """``mixed`` of uint32 words, in place; ``other``: memory of their size."""
+    mix_upper_in_place(word, other, np.uint32(0))
+    np.right_shift(word, 16, out=other)
+    np.bitwise_xor(word, other, out=word)
+
+
+def mix_upper_in_place(word: np.ndarray, other: np.ndarray, between: np.ndarray | np.uint32) -> None:
+    np.right_shift(word, 16, out=other)
+    np.bitwise_xor(word, other, out=word)
+    np.multiply(word, np.uint32(MIX), out=word)
+    np.bitwise_xor(word, between, out=word)
+    np.right_shift(word, 15, out=other)
+    np.bitwise_xor(word, other, out=word)
+    np.multiply(word, np.uint32(MIX_AGAIN), out=word)

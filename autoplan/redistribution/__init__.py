@@ -22,6 +22,7 @@ Modules, each importing only those before it:
     shared_experts     what runs beside a mixture's tokens on their way
 """
 
+from autoplan.errors import LayoutError
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
@@ -30,7 +31,7 @@ from autoplan.redistribution.factors import simplify, sized
 from autoplan.redistribution.follow import follow
 from autoplan.redistribution.links import UNIFORM, AxisLinks, Links
 from autoplan.redistribution.planner import Planner, Redistribution
-from autoplan.redistribution.steps import NEUTRAL_STEPS, STEPS, neutral, transition
+from autoplan.redistribution.steps import NEUTRAL_STEPS, STEPS, Step, find_step, neutral, transition
 from autoplan.redistribution.written import step_seconds
 
 
@@ -50,6 +51,7 @@ def redistribute(
 
 
 __all__ = [
-    "NEUTRAL_STEPS", "STEPS", "UNIFORM", "AxisLinks", "Links", "Planner", "Redistribution", "follow", "neutral",
-    "redistribute", "simplify", "sized", "step_seconds", "transition",
+    "NEUTRAL_STEPS", "STEPS", "UNIFORM", "AxisLinks", "LayoutError", "Links", "Planner", "Redistribution", "Step",
+    "find_step", "follow", "neutral", "redistribute", "simplify", "sized", "step_seconds",
+    "transition",
 ]  # fmt: skip

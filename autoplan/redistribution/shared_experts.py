@@ -24,7 +24,7 @@ from autoplan.rules.nn.expert_capacity import travels
 
 
 @dataclass(frozen=True)
-class SharedProducts:
+class Beside:
     """Names of the operators that run while tokens go, and while results come back, in the order of the graph."""
 
     first: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class SharedProducts:
         return bool(self.first or self.last)
 
 
-def shared_products(block: Block, choice: BlockChoice, mesh: Mesh, mixture: str) -> SharedProducts:
+def beside_mixture(block: Block, choice: BlockChoice, mesh: Mesh, mixture: str) -> Beside:
     """What may run beside a mixture whose tokens travel; nothing where an operator among it exchanges or draws."""
     made = {node.name: node for node in block.nodes}
     before = closure({name: node.operands for name, node in made.items()}, [mixture])
@@ -48,13 +48,13 @@ def shared_products(block: Block, choice: BlockChoice, mesh: Mesh, mixture: str)
     strategies = dict(choice.strategies)
     others = [name for name in needed if name not in products]
     if any(is_random(made[n]) or is_product(made[n], matrices) for n in others):
-        return SharedProducts()
+        return Beside()
     if any(way.body and axis != MICROBATCH for name in needed for axis, way in strategies[name].axes):
-        return SharedProducts()
+        return Beside()
     fed = {name for name in products if (closure(inner, inner[name]) & products)}
     last = {name for name in fed if not any(name in closure(inner, inner[other]) for other in products - {name})}
     names = [node.name for node in apart if node.name in needed]
-    return SharedProducts(tuple(n for n in names if n not in last), tuple(n for n in names if n in last))
+    return Beside(tuple(n for n in names if n not in last), tuple(n for n in names if n in last))
 
 
 def readers_of(block: Block) -> dict[str, list[str]]:
@@ -81,11 +81,11 @@ def shared_lines(block: Block, choice: BlockChoice, mesh: Mesh, products: set[st
     return {name for group in groups if group - products for name in group & products}
 
 
-def overlapped(block: Block, choice: BlockChoice, mesh: Mesh) -> dict[str, SharedProducts]:
+def overlapped(block: Block, choice: BlockChoice, mesh: Mesh) -> dict[str, Beside]:
     """The mixtures of a block whose tokens travel beside a shared expert, by name."""
     strategies = dict(choice.strategies)
     names = [name for name, how in choice.exchanges if how == SHARED and travels(strategies[name], mesh)]
-    found = {name: shared_products(block, choice, mesh, name) for name in names}
+    found = {name: beside_mixture(block, choice, mesh, name) for name in names}
     for name in names:
         if not found[name]:
             cause = f"{name} is said to run beside a shared expert, and there is none"
@@ -93,14 +93,14 @@ def overlapped(block: Block, choice: BlockChoice, mesh: Mesh) -> dict[str, Share
     return found
 
 
-def in_order(block: Block, beside: Mapping[str, SharedProducts]) -> Block:
+def in_order(block: Block, beside: Mapping[str, Beside]) -> Block:
     """The block with what runs beside a mixture's tokens just before the mixture: the call that has the results."""
     for mixture, each in beside.items():
         block = replace(block, nodes=tuple(reordered(block, mixture, each)))
     return block
 
 
-def reordered(block: Block, mixture: str, beside: SharedProducts) -> list[Node]:
+def reordered(block: Block, mixture: str, beside: Beside) -> list[Node]:
     moved = {*beside.first, *beside.last}
     readers, made = readers_of(block), {node.name: node for node in block.nodes}
     place = next(n for n, node in enumerate(block.nodes) if node.name == mixture)

@@ -361,13 +361,13 @@ def reach(record: PlanRecord, p: Parallelism, axis: str) -> str:
 def batch_reasons(record: PlanRecord) -> list[str]:
     """Why the batch isn't cut into microbatches, or isn't split over ranks, where the model doesn't let it."""
     chosen, training = record.chosen, isinstance(record.training, Training)
+    apart = record.training.microbatch_statistics
     said = []
     for one, virtual, what in (
         (chosen.microbatches == 1, True, "One microbatch"),
         (chosen.mesh.size("dp") == 1, False, "No data parallelism"),
     ):
-        own = virtual and record.training.microbatch_statistics
-        split = split_batch(record.model, virtual=virtual, loss=training, per_microbatch=own) if one else None
+        split = split_batch(record.model, virtual=virtual, loss=training, apart=apart and virtual) if one else None
         if split is not None and (reason := split.reason):
             said.append(f"{what}: {reason}.")
     return said

@@ -26,7 +26,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
     return "\n".join(line.rstrip() for line in lines)
 
 
-def paragraph(text: str, bullet: str = "- ") -> str:
+def paragraph(text: str, bullet: str = "- ", indent: int = 2) -> str:
     """A wrapped item of a list."""
-    start = "  " + bullet
+    start = " " * indent + bullet
     return textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False)

@@ -81,7 +81,7 @@ def split_factor(rule: Rule, factor: str) -> tuple[AxisStrategy, ...]:
     return (AxisStrategy(states, partial, factor, scaled=rule.reduce == "mean"),)
 
 
-def microbatch_strategies(found: Iterable[AxisStrategy]) -> tuple[AxisStrategy, ...]:
+def apart_strategies(found: Iterable[AxisStrategy]) -> tuple[AxisStrategy, ...]:
     """The strategies on the microbatches' axis where each microbatch has its own statistics.
 
     What is summed up over its rows is whole in it, R and never P, and a mean is its own. Bodies exchange nothing there:

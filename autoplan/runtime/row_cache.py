@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
-from autoplan.ops.torch_private import is_fake
 from autoplan.runtime.looked_up import BoxGradient, distinct
 
 ATTRIBUTE = "row_cache"
@@ -211,3 +211,7 @@ def counted(wanted: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         return rows, places, torch.ones_like(rows)
     rows, places, uses = torch.unique(wanted, return_inverse=True, return_counts=True)
     return rows, places, uses
+
+
+def is_fake(x: Tensor) -> bool:
+    return isinstance(x, FakeTensor)

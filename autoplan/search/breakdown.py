@@ -93,12 +93,12 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
         again, partly = stage_model.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
         for segment, full, part in zip(model.segments[slice(*at)], again, partly, strict=True):
             for moved in prices[segment.block].moves:
-                runs, cheap = 1 + int(full) * moved.reruns, int(part) * moved.again
+                runs, cheap = 1 + int(full), int(part) * moved.again
                 yield moved.step.axis, m * runs * (moved.forward_s - moved.hidden_forward_s)
                 yield moved.step.axis, m * cheap * (moved.again_s - moved.hidden_again_s)
                 if stage_model.data.prices.training:
                     yield moved.step.axis, m * (moved.backward_s - moved.hidden_backward_s)
-        yield stage_model.data.axis, m * (stage_model.exposed_s(at, stage.recompute) + sum(late_s[k]))
+        yield stage_model.data.axis, m * (stage_model.exposed_s(at) + sum(late_s[k]))
         yield "pp", sum(found.timeline.waits_s[max(k - 1, 0) : k + 1]) / 2  # as much on either side of a border
 
 

@@ -15,7 +15,6 @@ from autoplan.cost.interleaved import is_interleaved
 from autoplan.cost.step import sharing_of, straggling
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.options import Inference, Training
-from autoplan.search.bounds.assignment import assignment_bound_s
 from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed, shared_once_s
@@ -356,8 +355,6 @@ class Evaluator:
 
     def chunks(self, chain_costs: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
         """The best division (``interleaved``). A search that no limit ended goes on, however high the limit is now.
-        Most would only prove that no division is quicker than a limit: a smaller program says so of most of these
-        (``assignment``), and they aren't begun.
 
         start  the best with other operators
         """
@@ -367,16 +364,7 @@ class Evaluator:
         search.limit_s = limit_s
         if start is not None:
             return search.go_on(start, searches=not self.budget.quick)
-        if not search.begun and self.ruled_out(search):
-            return None
         return search.glance() if self.budget.quick else search.run(thorough=self.budget.searched is None)
-
-    def ruled_out(self, search: DivisionSearch) -> bool:
-        """Whether no division is quicker than the limit, where even stages don't say so."""
-        if not np.isfinite(search.limit_s) or search.hopeless(searches=not self.budget.quick):
-            return False
-        scale_s = search.path(search.even).step_s
-        return assignment_bound_s(search.costs, search.first_paths, scale_s) >= search.limit_s
 
 
 def finish(

@@ -147,7 +147,7 @@ class OperatorProblems:
         """
         mesh, (cp_attention, tensor_system, folds) = prices.mesh, systems
         sizes = tuple(mesh.size(axis) for axis in mesh.operator_axes)
-        tensor = sizes if len(sizes) > 1 else (sizes[0] > 1,)  # which edges are alike depends on several axes' sizes
+        tensor = sizes if len(sizes) > 1 else (sizes[0] > 1,)  # which arcs are alike depends on several axes' sizes
         over = tuple(axis for axis in mesh.operator_axes if axis in TENSOR and mesh.size(axis) > 1)
         divides = divisibility(self.split_sizes, mesh)
         asked = (systems, split_weights, self.sequence, strict)

@@ -11,7 +11,7 @@ from autoplan.cost.zero_shares import added, joined
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.inter_op.parameter_shares import backward_of, cost_of_compressed
+from autoplan.search.inter_op.parameter_shares import cost_of_compressed
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.problem_inputs import Prepared
@@ -64,7 +64,7 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
         for moved in price.moves:
             step, m = moved.step, found.candidate.microbatches
             if step.forward and step.forward_bytes:
-                whole, cheap = m * (runs + again * moved.reruns), m * partly * moved.again
+                whole, cheap = m * (runs + again), m * partly * moved.again
                 count, kind, chunks = whole + cheap, step.forward, step.chunks
                 second = (cheap * moved.again_s, cheap * moved.hidden_again_s)
                 if chunks > 1 and cheap and moved.second_s is not None:  # again as one
@@ -157,8 +157,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
             for kind, all_bytes, over, *seconds_of in data.summed_by(data.prices.summed * bytes, axes, *spent):
                 yield PricedCollective("gradients", kind, over, int(all_bytes), 1, *seconds_of)
     elif data.shared:
-        again = [stage.recompute for stage in found.stages[rank::pp]]
-        yield from sharded(stage_model, runs, groups, (sum(map(stage_model.exposed_s, runs, again)), hidden_s))
+        yield from sharded(stage_model, runs, groups, hidden_s)
     beside = Counter[str]()
     for at in runs:
         beside.update(stage_model.summed_bytes(at))
@@ -175,29 +174,25 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
 
 def pushed_s(stage_model: StageModel, at: tuple[int, int]) -> tuple[float, float]:
     """(seconds, of these hidden) of a run's gradients on their way to parameter servers."""
-    data, backward = stage_model.data, backward_of(stage_model.data, stage_model.chain, at)
-    times_s = stage_model.forward_s(at), stage_model.backward_s(at, 0)
-    return data.once_s(stage_model.unit_bytes(at), *times_s, backward=backward)
+    return stage_model.data.once_s(stage_model.unit_bytes(at), stage_model.forward_s(at), stage_model.backward_s(at, 0))
 
 
 def summed_beside_s(stage_model: StageModel, at: tuple[int, int]) -> tuple[float, float]:
     """(seconds, of these hidden) of a run's gradients that are summed over other axes than the data axis'."""
     units, backward_s = stage_model.unit_bytes(at), stage_model.backward_s(at, 0)
-    backward = backward_of(stage_model.data, stage_model.chain, at)
-    return stage_model.data.beside_s(stage_model.summed_bytes(at), units, backward_s, backward)
+    return stage_model.data.beside_s(stage_model.summed_bytes(at), units, backward_s)
 
 
 def sharded(
-    stage_model: StageModel, runs: Sequence[tuple[int, int]], groups: Mapping[str, float],
-    seconds: tuple[float, float],
-) -> Iterator[PricedCollective]:  # fmt: skip
+    stage_model: StageModel, runs: Sequence[tuple[int, int]], groups: Mapping[str, float], hidden_s: float
+) -> Iterator[PricedCollective]:
     """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
 
     runs      of segments on one rank
     groups    bytes of their trained parameters, by the axes of the group that gathers them
-    seconds   exposed in each microbatch; hidden of what happens once a step
+    hidden_s  of what happens once a step
     """
-    data, m, (exposed_s, hidden_s) = stage_model.data, stage_model.candidate.microbatches, seconds
+    data, m = stage_model.data, stage_model.candidate.microbatches
     pairs = [pair for at in runs for pair in stage_model.unit_pairs(at)]
     parameters, both = [trained for trained, _ in pairs], [joined(*pair) for pair in pairs]
     gathers = [count for at in runs for count in stage_model.unit_gathers(at)]
@@ -205,7 +200,7 @@ def sharded(
     gather_s = sum(n * data.gather_s(unit) for n, unit in zip(gathers, both, strict=True))
     scatter_s = scatters * sum(map(data.scatter_s, parameters))
     replicas_s = sum(map(data.replicas_s, parameters)) if data.across else 0.0
-    waits_s = m * exposed_s
+    waits_s = m * sum(map(stage_model.exposed_s, runs))
     each_s = (gather_s if data.zero == 3 else 0.0) + (scatter_s if data.scatters_each else 0.0)
     total_s = gather_s + scatter_s + replicas_s
     hidden_s += max(0.0, each_s - waits_s)

@@ -200,8 +200,8 @@ def begin(
     check_offload(parallelism, cluster, training)
     check_trained(parallelism, training)
     check_targets(constraints, model)
-    own = training.microbatch_statistics
-    prepared = prepare(model, constraints, fuses=training.compile, training=trains, per_microbatch=own)
+    apart = training.microbatch_statistics
+    prepared = prepare(model, constraints, fuses=training.compile, training=trains, apart=apart)
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
     sizes = (cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments))
     tokens, experts = tokens_of(model, prepared.operators), experts_of(prepared.operators)

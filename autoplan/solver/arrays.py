@@ -101,11 +101,6 @@ class ArrayProgram:
             return Answer(None, np.inf)
 
 
-def column(variables: np.ndarray, factors: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """A term with one variable in each of many rows."""
-    return variables[:, None], np.broadcast_to(factors, variables.shape)[:, None]
-
-
 def spread(values: np.ndarray | float, shape: tuple[int, ...]) -> np.ndarray:
     """The values, broadcast to a shape. Programs are made of thousands of small blocks, on which ``np.broadcast_to``
     would spend more than everything else."""

@@ -21,8 +21,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
-from autoplan.ops.torch_private import is_fake
-
 OURS = Path(__file__).parent
 DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent)  # of torch's own code, what checks values
 CALLERS = (str(OURS / "batch_binding.py"), str(OURS / "checks" / "observed.py"))  # of forward and of the loss
@@ -125,7 +123,7 @@ class Branches(TorchFunctionMode):
             if id(tensor) in self.assumed:
                 self.noted[f"{self.assumed[id(tensor)]}: {line[1] if line else 'forward'}"] = None
             return self.known[id(tensor)][1]
-        if not asks or line is None or not is_fake(tensor):
+        if not asks or line is None or not hasattr(tensor, "fake_mode"):
             return None
         frame, told = line
         value = unraised(frame.f_code, frame.f_lasti)

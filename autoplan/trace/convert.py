@@ -12,7 +12,6 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from autoplan.errors import NoRuleError, TraceError
 from autoplan.ir.graph import DType, Ref, Typed, buffers_updated
-from autoplan.ops.torch_private import is_fake
 from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
 from autoplan.trace.builder import Builder, Value, dtype_name, overload, type_of
@@ -279,7 +278,7 @@ def constant(builder: Builder, name: str | None, value: object, names: Names) ->
             "what they are now",
             "read it as the module's own, with .detach() where no gradient shall pass",
         )
-    if value.is_meta or is_fake(value):
+    if value.is_meta or hasattr(value, "fake_mode"):
         cause = "forward uses a tensor whose numbers the trace doesn't know, such as one that .data gives"
         raise TraceError(f"constant {name!r}", cause, "write .detach() for .data, or make it a buffer of its module")
     found = literal(builder, value)

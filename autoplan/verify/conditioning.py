@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from autoplan.ops.torch_private import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator; no public alias
 
 aten = torch.ops.aten
 

@@ -19,13 +19,13 @@ from cost_models.hardware.catalog import Sourced, figures_of
 from cost_models.hardware.device import Device
 from cost_models.hardware.host import Disk, Host
 from cost_models.hardware.interconnect import Interconnect, slower_of
-from cost_models.hardware.link import Link, LinkPath, Protocol, Switch, fabric_names, read_fabric
+from cost_models.hardware.link import FABRICS, Link, LinkPath, Protocol, Switch, fabric_names, read_fabric
 from cost_models.hardware.mixed import slowest_of
 from cost_models.hardware.profile import PROFILES, calibrated_on, device_names, load_device, machine_size
 from cost_models.hardware.topology import Crossing, Level, Topology
 
 __all__ = [
-    "PROFILES", "UNVALIDATED", "Crossing", "Device", "Disk", "Host", "Interconnect", "Level", "Link",
+    "FABRICS", "PROFILES", "UNVALIDATED", "Crossing", "Device", "Disk", "Host", "Interconnect", "Level", "Link",
     "LinkPath", "Protocol", "Sourced", "Switch", "Topology", "calibrated_on", "device_names", "fabric_names",
     "figures_of", "load_device", "machine_size", "read_fabric", "slower_of", "slowest_of",
 ]  # fmt: skip

@@ -89,6 +89,16 @@ class Topology:
         """Every kind of device with how many there are, in the order of the devices' numbers."""
         return self.groups or ((self.device, self.devices),)
 
+    def at(self, number: int) -> Device:
+        """The device with that number."""
+        if not 0 <= number < self.devices:
+            raise ValueError(f"there is no device {number} among {self.devices}")
+        for device, count in self.kinds:
+            if number < count:
+                return device
+            number -= count
+        raise AssertionError(f"the kinds of {self} don't add up")
+
     def among(self, first: int, count: int) -> Device:
         """What ``count`` devices from number ``first`` on are: their kind, or ``device`` where they are of several."""
         kinds, begin = [], 0
@@ -98,11 +108,13 @@ class Topology:
             begin += size
         return kinds[0] if len(set(kinds)) == 1 else self.device
 
-    def axis(self, stride: int, size: int) -> LinkPath:
+    def axis(self, stride: int, size: int, relayed: bool | None = None) -> LinkPath:
         """The levels that a mesh axis spans.
 
-        stride  device numbers between neighbours on the axis
-        size    devices on the axis; 1 spans nothing
+        stride   device numbers between neighbours on the axis
+        size     devices on the axis; 1 spans nothing
+        relayed  data reach others' cards over the devices' own links (NCCL since 2.12, "PXN"); False: through the host;
+                 None: as ``relays`` says
 
         On 8x8 devices: stride 1, size 16 is ((8, node), (2, cluster)); stride 8, size 8 is ((8, cluster),). Levels that
         follow one another on the same link are one ring. Where the size doesn't factor over the levels, groups straddle
@@ -118,7 +130,7 @@ class Topology:
                 members = _members(step, left, inner, outer)
                 if members is None:
                     return ((size, self.slowest(stride, size)),)
-                own = self.relays or level.link == node.link
+                own = (self.relays if relayed is None else relayed) or level.link == node.link
                 link = level.link if own else level.through_host(max(1, node.size // stride), stride)
                 if path and path[-1][1] == link:
                     path[-1] = (path[-1][0] * members, link)

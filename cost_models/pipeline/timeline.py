@@ -18,8 +18,8 @@ import numpy as np
 from cost_models.arithmetic import Number, maximum
 from cost_models.pipeline.bottleneck import bottleneck_of
 from cost_models.pipeline.flow import run_1f1b, run_gpipe
-from cost_models.pipeline.order import KINDS, Action, orders
-from cost_models.pipeline.schedule import ASYNCHRONOUS, SPLIT, check
+from cost_models.pipeline.order import KINDS, Action, in_flight, orders
+from cost_models.pipeline.schedule import ASYNCHRONOUS, SPLIT, check, staleness, weight_versions
 from cost_models.pipeline.times import Times, pipeline_times
 
 AHEAD = 1
@@ -33,16 +33,22 @@ class Timeline:
     step_s           from the first forward to the last backward; without a flush, what m microbatches take in the
                      steady state
     bubble_fraction  share of the ranks' time in which they wait
+    in_flight        for each rank, the most activations that it holds at once, each of one microbatch on one stage
     busy_s           for each rank, the time it computes
     waits_s          for each border between stages, how long its messages' readers wait for one on its way, both ways
     ends_s           for each rank, when its last action ends; empty where the first rank is the last to end
+    weight_versions  for each rank, the versions of its weights that it holds
+    staleness        for each rank, by how many updates a gradient's weights are older than those that it changes
     """
 
     step_s: Number
     bubble_fraction: Number
+    in_flight: tuple[int, ...]
     busy_s: tuple[Number, ...]
     waits_s: tuple[Number, ...] = ()
     ends_s: tuple[Number, ...] = ()
+    weight_versions: tuple[int, ...] = ()
+    staleness: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,16 @@ def simulate(
     busy_s = tuple(
         microbatches * (times.of_rank(times.forward, rank) + times.of_rank(whole, rank)) for rank in range(times.ranks)
     )
-    return Timeline(step_s, _idle(sum(busy_s) / times.ranks, step_s), busy_s, waits_s, ends_s)
+    return Timeline(
+        step_s,
+        _idle(sum(busy_s) / times.ranks, step_s),
+        in_flight(schedule, times.ranks, microbatches, virtual_stages),
+        busy_s,
+        waits_s,
+        ends_s,
+        weight_versions(schedule, times.ranks),
+        staleness(schedule, times.ranks),
+    )
 
 
 def _idle(busy_s: Number, step_s: Number) -> Number:

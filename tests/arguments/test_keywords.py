@@ -93,7 +93,7 @@ def test_a_type_error_within_stays_one() -> None:
 
 def test_near_names_don_t_mind_capitals() -> None:
     assert nearest("LineR", ["linear", "Linear2", "conv"])[0] == "linear"
-    assert near_text("zzz", ["a", "b"]) == "use one of a, b"
+    assert near_text("zzz", ["a", "b"], "hf:") == "use one of hf:a, hf:b"
     assert near_text("lin", ["line"]) == "did you mean line?"
 
 

@@ -195,10 +195,8 @@ def test_buckets_hide_under_the_backward_all_but_the_last() -> None:
     data = DataAxis(0, 2, prices())
     spent_s, hidden_s = data.once_s([each, total - each], 1.0, 100.0)
     assert spent_s == pytest.approx(total // each * one_s + rest_s)
-    early = (total - each) // each * each  # a bucket with some of the first segment's gradients waits for them
-    assert hidden_s == pytest.approx(spent_s * early / total / slowed)
-    half = total / 2 // each * each
-    assert data.once_s([total / 2, total / 2], 1.0, 100.0)[1] == pytest.approx(spent_s * half / total / slowed)
+    assert hidden_s == pytest.approx(spent_s * (1 - each / total) / slowed)
+    assert data.once_s([total / 2, total / 2], 1.0, 100.0)[1] == pytest.approx(spent_s / 2 / slowed)
     assert data.once_s([each, total - each], 1.0, 1e-4)[1] == pytest.approx(1e-4 * (1 - each / total))
     assert data.once_s([LEAST_BYTES], 1.0, 100.0)[1] == 0
     assert DataAxis(0, 2, prices(), late=True).once_s([each, total - each], 1.0, 100.0) == (spent_s, 0.0)

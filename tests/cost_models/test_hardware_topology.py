@@ -151,17 +151,17 @@ def test_a_rack_is_one_ring():
 def test_without_relays_a_ring_reaches_far_cards_through_the_host(stride, size, share):
     links = Interconnect(NODE, NIC, nics_per_node=4, crossing=Crossing(near=2, share=0.25))
     built = Topology(CPU, links.levels(4, 8))
-    relayed, through = (replace(built, relays=relays).axis(stride, size) for relays in (True, False))
+    relayed, through = built.axis(stride, size), built.axis(stride, size, relayed=False)
     assert through[-1][1] == relayed[-1][1].scaled(share)
     assert through[:-1] == relayed[:-1] and [count for count, _ in through] == [count for count, _ in relayed]
-    assert replace(built, relays=False).axis(1, 8) == built.axis(1, 8)
+    assert built.axis(1, 8, relayed=False) == built.axis(1, 8)
 
 
 def test_what_is_left_through_the_host_is_never_guessed():
     built = Topology(CPU, Interconnect(NODE, NIC, nics_per_node=4).levels(4, 8))
-    assert replace(built, relays=False).axis(8, 4) == built.axis(8, 4)
+    assert built.axis(8, 4, relayed=False) == built.axis(8, 4)
     with pytest.raises(ProfileError, match="through_host: isn't known of this machine"):
-        replace(built, relays=False).axis(2, 16)
+        built.axis(2, 16, relayed=False)
 
 
 def test_between_two_kinds_of_machine_the_slower_link_holds():
@@ -179,8 +179,11 @@ def test_one_node_needs_no_network_and_several_do():
 def test_devices_are_numbered_through_their_kinds():
     h100, a100 = load_device("h100-sxm")[0], load_device("a100-sxm-80gb")[0]
     both = Topology(a100, (Level("node", 8, NODE), Level("cluster", 3, NIC)), ((h100, 8), (a100, 16)))
+    assert [both.at(number).name for number in (0, 7, 8, 23)] == [h100.name, h100.name, a100.name, a100.name]
     assert both.kinds == ((h100, 8), (a100, 16))
     assert topology(4, 2, 1).kinds == ((CPU, 8),)
+    with pytest.raises(ValueError, match="there is no device 24 among 24"):
+        both.at(24)
 
 
 @settings(deadline=None)
@@ -194,5 +197,6 @@ def test_a_machine_whose_collectives_do_not_relay_crosses_the_host():
     device, links = load_device("a100-sxm-80gb")
     levels = links.levels(4, 8)
     through = Topology(device, levels, relays=False)
-    assert through.axis(2, 16) != Topology(device, levels).axis(2, 16)
+    assert through.axis(2, 16) == Topology(device, levels).axis(2, 16, relayed=False)
+    assert through.axis(2, 16) != Topology(device, levels).axis(2, 16) == through.axis(2, 16, relayed=True)
     assert not slower_of(links, replace(links, relays=False)).relays

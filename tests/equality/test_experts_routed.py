@@ -23,8 +23,8 @@ from autoplan.ops.experts import experts
 from autoplan.rules.nn.expert_capacity import rows_sent
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.ops import within_capacity
+from autoplan.runtime.ops.experts.beside_shared import return_tokens, run_experts, send_tokens
 from autoplan.runtime.ops.experts.dispatch import Message
-from autoplan.runtime.ops.experts.overlapped_exchange import return_tokens, run_experts, send_tokens
 from autoplan.runtime.ops.experts.routed import routed_experts, run
 from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool

@@ -91,7 +91,7 @@ def test_the_program_says_what_lies_side_by_side_and_what_one_call_gives() -> No
     source = emit_program(program_of(record(turned(llama()))), "a plan")
     assert 'parameters.side_by_side("q.weight", "k.weight", "v.weight")' in source
     assert 'parameters.side_by_side("gate.weight", "up.weight")' in source
-    assert "q, k, v = column_linear(" in source and "copied=(2,))" in source
+    assert "q, k, v = column_linear(" in source and "apart=(2,))" in source
     assert "gate, up = column_linear(" in source
     assert source.index("side_by_side(") < source.index('parameters("q.weight")')
 

@@ -1,4 +1,4 @@
-"""The cheapest tree of redistributions: equal to trying every set of edges."""
+"""The cheapest tree of redistributions: equal to trying every set of arcs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.redistribution.steiner_tree import Edge, cheapest_tree
+from autoplan.redistribution.steiner_tree import Arc, cheapest_tree
 from tests.support.sampling import examples
 
 
-def reaches(root: int, chosen: tuple[Edge, ...]) -> set[int]:
+def reaches(root: int, chosen: tuple[Arc, ...]) -> set[int]:
     reached = {root}
     for _ in chosen:
         reached |= {b for a, b in chosen if a in reached}
@@ -24,16 +24,16 @@ def reaches(root: int, chosen: tuple[Edge, ...]) -> set[int]:
     st.dictionaries(st.sampled_from(list(itertools.permutations(range(4), 2))), st.integers(0, 9), max_size=8),
     st.sets(st.integers(0, 3), max_size=3),
 )
-def test_no_set_of_arcs_is_cheaper(edges: dict[Edge, int], wanted: set[int]) -> None:
-    sets = [c for n in range(len(edges) + 1) for c in itertools.combinations(edges, n) if wanted <= reaches(0, c) | {0}]
-    best = min((sum(edges[a] for a in c) for c in sets), default=None)
-    tree = cheapest_tree(0, wanted, edges)
+def test_no_set_of_arcs_is_cheaper(arcs: dict[Arc, int], wanted: set[int]) -> None:
+    sets = [c for n in range(len(arcs) + 1) for c in itertools.combinations(arcs, n) if wanted <= reaches(0, c) | {0}]
+    best = min((sum(arcs[a] for a in c) for c in sets), default=None)
+    tree = cheapest_tree(0, wanted, arcs)
     assert (tree is None) == (best is None)
     if tree is not None:
-        assert sum(edges[a] for a in tree) == pytest.approx(best)
-        assert all(edge[0] == 0 or any(edge[0] == before[1] for before in tree[:i]) for i, edge in enumerate(tree))
+        assert sum(arcs[a] for a in tree) == pytest.approx(best)
+        assert all(arc[0] == 0 or any(arc[0] == before[1] for before in tree[:i]) for i, arc in enumerate(tree))
 
 
 def test_what_two_want_is_paid_once() -> None:
-    edges = {(0, 1): 5.0, (1, 2): 1.0, (1, 3): 1.0, (0, 2): 5.5, (0, 3): 5.5}
-    assert cheapest_tree(0, {2, 3}, edges) == ((0, 1), (1, 2), (1, 3))
+    arcs = {(0, 1): 5.0, (1, 2): 1.0, (1, 3): 1.0, (0, 2): 5.5, (0, 3): 5.5}
+    assert cheapest_tree(0, {2, 3}, arcs) == ((0, 1), (1, 2), (1, 3))

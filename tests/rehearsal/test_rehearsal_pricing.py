@@ -18,7 +18,7 @@ from autoplan.rehearsal.pricing.parameter_calls import WHOLE
 from autoplan.rehearsal.pricing.price_check import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.priced_operators import places_of
 from autoplan.rehearsal.pricing.priced_plan import PlanPrices
-from autoplan.rehearsal.pricing.seconds import bucket_copies, copied_once_s, copied_s, prices_of, seconds_of
+from autoplan.rehearsal.pricing.seconds import copied_once_s, copied_s, prices_of, seconds_of
 from autoplan.rehearsal.records import Call, RankTrace
 from tests.support.operator_accounts import operator_account
 from tests.support.rehearsed_llama import TRAINING, Rehearsed, rehearsed
@@ -151,11 +151,7 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         local_s = sum(costs.once_s(at)[3] for _, at in mine)
         met_s = sum(costs.once_s(at)[0] for _, at in mine) if plan.found.candidate.gossip else 0.0  # after the update
         local_s += met_s
-        into_buckets = bucket_copies(plan.share(trace), trace)
-        bucketed_s = sum(seconds[call.number] for call in into_buckets)
-        assert (bucketed_s > 0) == bool(into_buckets)
-        assert update_s + bucketed_s + once_copied_s(plan, trace, seconds) == pytest.approx(local_s)
-        backward_s -= bucketed_s
+        assert update_s + once_copied_s(plan, trace, seconds) == pytest.approx(local_s)
         if plan.found.candidate.zero:  # gathers and scatters stand beside, of which the plan hides a part
             assert sum(seconds) > sum(costs.forward_s(at) - costs.exposed_s(at) for _, at in mine)
             continue

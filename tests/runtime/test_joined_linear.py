@@ -127,7 +127,7 @@ def kept_bytes(copied: tuple[int, ...]) -> int:
         kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         return t
 
-    *_, last = joined_linear(x, weights, copied=copied)
+    *_, last = joined_linear(x, weights, apart=copied)
     with saved_tensors_hooks(pack, lambda t: t):
         last.exp().sin()  # sin keeps what exp gives, exp its result
         last.square()

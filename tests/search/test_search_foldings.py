@@ -130,16 +130,3 @@ def test_a_headline_reads_back() -> None:
     sizes = parallelism_parts(chosen, None)[0]
     assert sizes == "dp=4 cp=2 tp=2 pp=2 ep=8 etp=1"
     assert read_text(sizes, ()) == chosen == read_text("dp4 cp2 tp2 pp2 ep8 etp1", ())
-
-
-@pytest.mark.parametrize(
-    ("pinned", "said"),
-    [({"tp": 2}, "tensor=2"), ({"tp": 2, "cp": 4}, "cp=4 tensor=2"),
-     ({"tp": 4, "ep": 8, "etp": 1}, "ep=8 etp=1 tensor=4"), ({"tp": 4, "ep": 2}, "ep=2 etp=4 tensor=4"),
-     ({"tp": 1, "ep": 2}, "ep=2 tensor=1")],
-)  # fmt: skip
-def test_axes_that_split_nothing_are_not_told(pinned: dict[str, int], said: str) -> None:
-    """A model without experts has a size of etp as little as one whose experts are whole on ep."""
-    asked = Parallelism(**{"cp": 1, "ep": 1, "pp": 1} | pinned)
-    candidates = all_candidates(LIMITS, asked)
-    assert {c.axes_text for c in candidates if len(c.factors) == 1} == {said}

@@ -89,8 +89,8 @@ def test_real_operators_are_solved_as_by_trying_everything(part: int) -> None:
 def test_consumers_served_together_are_served_as_by_trying_everything(
     part: int, problem_of: Callable[[int], Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where several axes are searched, and a tensor has hundreds of edges."""
-    monkeypatch.setattr(milp_module, "MANY_EDGES", 0)
+    """As where several axes are searched, and a tensor has hundreds of arcs."""
+    monkeypatch.setattr(milp_module, "MANY_ARCS", 0)
     assert compared(problem_of, part, 12) == 12
 
 
@@ -123,7 +123,7 @@ def test_consumers_served_together_have_as_tight_a_relaxation(monkeypatch: pytes
         problem = random_problem(seed)
         apart, _ = Solver(problem).relaxed(Weights())
         with monkeypatch.context() as patch:
-            patch.setattr(milp_module, "MANY_EDGES", 0)
+            patch.setattr(milp_module, "MANY_ARCS", 0)
             together, _ = Solver(problem).relaxed(Weights())
         assert together >= apart * (1 - SAME)
 
@@ -161,7 +161,7 @@ def test_trees_of_every_subset_of_arcs_are_those_of_every_place_to_branch() -> N
 def test_the_random_problems_hold_what_they_should() -> None:
     """Branches, consumers that share a redistribution, parameters that several read, walls that bind."""
     problems = [random_problem(seed) for seed in range(40)] + [real_problem(seed) for seed in range(20)]
-    assert sum(any(len(t.sinks) > 1 and len(t.edges) for t in p.tensors) for p in problems) > 30
+    assert sum(any(len(t.sinks) > 1 and len(t.arcs) for t in p.tensors) for p in problems) > 30
     assert sum(len({t.source for t in p.tensors}) < len(p.tensors) for p in problems) > 10
     known = [everything(p) for p in problems]
     bound = [k for k in known if math.isfinite(k.time_s.min()) and k.bytes_of(best=False) < k.bytes_of(best=True)]

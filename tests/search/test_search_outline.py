@@ -41,7 +41,7 @@ def formulated(prepared: Prepared, mesh: Mesh, split: bool) -> OperatorInputs:
 def arrays(problem: Problem) -> list[np.ndarray]:
     found = [a for g in problem.groups for a in (g.time_s, g.state_bytes, g.kept_bytes)]
     for t in problem.tensors:
-        found += [t.given, t.edges, t.edge_s, t.kept_bytes, *(taken for _, taken in (*t.sinks, *t.keepers))]
+        found += [t.given, t.arcs, t.arc_s, t.kept_bytes, *(taken for _, taken in (*t.sinks, *t.keepers))]
     return found
 
 

@@ -58,9 +58,9 @@ def brute_force(problem: Problem, weights: Weights) -> tuple[float, int]:
     known: dict[tuple[int, int, frozenset[int]], float] = {}
 
     def tree_s(index: int, tensor: Tensor, root: int, wanted: frozenset[int]) -> float:
-        edges = {(int(a), int(b)): float(c) for (a, b), c in zip(tensor.edges, tensor.edge_s, strict=True)}
-        tree = cheapest_tree(root, wanted, edges)
-        known[index, root, wanted] = math.inf if tree is None else sum(edges[edge] for edge in tree)
+        arcs = {(int(a), int(b)): float(c) for (a, b), c in zip(tensor.arcs, tensor.arc_s, strict=True)}
+        tree = cheapest_tree(root, wanted, arcs)
+        known[index, root, wanted] = math.inf if tree is None else sum(arcs[arc] for arc in tree)
         return known[index, root, wanted]
 
     def objective(picked: tuple[int, ...]) -> float:

@@ -30,7 +30,7 @@ from tests.support.sampling import examples
 CPU = ClusterSpec.parse("1x4 cpu").topology()
 COLUMNS = (
     "forward_s", "backward_s", "kept", "inputs", "outputs", "constants", "working", "parameters", "selective",
-    "rebuilt", "again_s", "full_s",
+    "rebuilt", "again_s",
 )  # fmt: skip
 
 
@@ -41,8 +41,7 @@ def stage_model(random: np.random.Generator, segments: int, classes: int, recomp
     tables["selective"] = tables["inputs"] + random.integers(1, 60, classes + 1)
     tables["kept"] = tables["selective"] + random.integers(1, 60, classes + 1)
     tables["rebuilt"] = tables["kept"] - tables["inputs"] * random.random(classes + 1)
-    tables["full_s"] = tables["forward_s"] * random.uniform(0.7, 1.0, classes + 1)
-    tables["again_s"] = tables["full_s"] * random.uniform(0.02, 1.0, classes + 1)
+    tables["again_s"] = tables["forward_s"] * random.uniform(0.02, 1.0, classes + 1)
     order = np.concatenate([[0], 1 + random.integers(0, classes, segments), [0]])
     columns = {name: table[order] for name, table in tables.items()}
     names = [f"c{order[i]}" if random.random() < 0.2 else f"p{i}" for i in range(len(order))]

@@ -149,7 +149,7 @@ def test_ways_over_two_axes_are_composed_of_arcs_that_change_one_or_both_alike()
     given, taken = layout(S(0), S(1)), layout(S(1), S(0))
     flow = ways_of(f32(4, 4), [given], [taken], True, None, ("tp", "tp2"), mesh)
     assert set(flow.layouts) == {layout(a, b) for a in (S(0), S(1)) for b in (S(0), S(1))}
-    for here, there in flow.edges.tolist():
+    for here, there in flow.arcs.tolist():
         before, after = flow.layouts[here].states(), flow.layouts[there].states()
         changes = {(before[a], after[a]) for a in before if before[a] != after[a]}
         assert len(changes) == 1

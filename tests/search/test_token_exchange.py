@@ -17,7 +17,7 @@ from autoplan.ir.choice import BlockChoice, tensor_mesh
 from autoplan.ir.codec import decode, encode
 from autoplan.lower.after_search import program_of
 from autoplan.plan import Plan
-from autoplan.redistribution.shared_experts import SharedProducts, in_order, shared_products
+from autoplan.redistribution.shared_experts import Beside, beside_mixture, in_order
 from tests.support.mixtures import deepseek_v3, wide_qwen3
 from tests.support.planning import parallelize_alone
 
@@ -71,7 +71,7 @@ def test_a_shared_expert_stands_beside_the_others(shared: Plan) -> None:
     block, choice = record.model.blocks[-2], record.chosen.blocks[-2]
     mesh = tensor_mesh(record.chosen.mesh)
     ((name, how),) = choice.exchanges
-    beside = shared_products(block, choice, mesh, name)
+    beside = beside_mixture(block, choice, mesh, name)
     made = {node.name: node for node in block.nodes}
     assert how == "shared" and [made[n].module.rpartition(".")[2] for n in beside.last] == ["down_proj"]
     modules = [made[n].module.rpartition(".")[2] for n in beside.first if "linear" in made[n].op]
@@ -82,7 +82,7 @@ def test_a_shared_expert_stands_beside_the_others(shared: Plan) -> None:
     for node in ordered.nodes:
         assert set(node.operands) <= known
         known.add(node.name)
-    assert not SharedProducts()
+    assert not Beside()
 
 
 def test_it_is_written_between_the_three_calls(shared: Plan) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from autoplan.search.intra_op.problem import Problem, Tensor
 from autoplan.search.intra_op.solve import Weights
 
-MOST_EDGES, MOST_LAYOUTS = 12, 5  # of a tensor, up to which each subset of its edges is tried
+MOST_ARCS, MOST_LAYOUTS = 12, 5  # of a tensor, up to which each subset of its arcs is tried
 
 
 @dataclass(frozen=True)
@@ -76,23 +76,23 @@ def kept_of(tensor: Tensor, rank: int) -> np.ndarray:
 
 
 def trees_s(tensor: Tensor, ends: int) -> np.ndarray:
-    """[layouts] * (1 + ends): the least price of edges that lead from the first to all others."""
-    if len(tensor.edges) <= MOST_EDGES and len(tensor.layouts) <= MOST_LAYOUTS:
+    """[layouts] * (1 + ends): the least price of arcs that lead from the first to all others."""
+    if len(tensor.arcs) <= MOST_ARCS and len(tensor.layouts) <= MOST_LAYOUTS:
         return trees_by_subsets(tensor, ends)
     return trees_by_branches(tensor, ends)
 
 
 def trees_by_subsets(tensor: Tensor, ends: int) -> np.ndarray:
-    """By every subset of the edges: what is reached, and what it costs."""
-    layouts, edges = range(len(tensor.layouts)), [(int(a), int(b)) for a, b in tensor.edges]
-    subsets = np.arange(1 << len(edges))
-    taken = [(subsets >> n) & 1 for n in range(len(edges))]
-    price = sum((on * float(p) for on, p in zip(taken, tensor.edge_s, strict=True)), np.zeros(len(subsets)))
+    """By every subset of the arcs: what is reached, and what it costs."""
+    layouts, arcs = range(len(tensor.layouts)), [(int(a), int(b)) for a, b in tensor.arcs]
+    subsets = np.arange(1 << len(arcs))
+    taken = [(subsets >> n) & 1 for n in range(len(arcs))]
+    price = sum((on * float(p) for on, p in zip(taken, tensor.arc_s, strict=True)), np.zeros(len(subsets)))
     table = np.empty([len(layouts)] * (1 + ends))
     for root in layouts:
         reached = np.full(len(subsets), 1 << root)
         for _ in layouts:
-            for (a, b), on in zip(edges, taken, strict=True):
+            for (a, b), on in zip(arcs, taken, strict=True):
                 reached |= (on & (reached >> a)) << b
         least = [price[reached & mask == mask].min(initial=math.inf) for mask in range(1 << len(layouts))]
         for wanted in itertools.product(layouts, repeat=ends):
@@ -125,7 +125,7 @@ def shortest(tensor: Tensor) -> np.ndarray:
     """[layouts, layouts]: the least price of a way (Floyd and Warshall)."""
     count = len(tensor.layouts)
     way = np.where(np.eye(count, dtype=bool), 0.0, math.inf)
-    for (a, b), price in zip(tensor.edges, tensor.edge_s, strict=True):
+    for (a, b), price in zip(tensor.arcs, tensor.arc_s, strict=True):
         way[a, b] = min(way[a, b], price)
     for via in range(count):
         way = np.minimum(way, way[:, via, None] + way[None, via, :])

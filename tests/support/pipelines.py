@@ -78,7 +78,6 @@ def random_price(random: np.random.Generator, message: float = 1.0) -> BlockCost
         forward_s=forward_s,
         backward_s=forward_s * float(random.uniform(1.5, 2.5)),
         weights_s=0.4 * forward_s,
-        rerun_s=0.9 * forward_s,
         flops=0.0,
         kept_bytes=kept,
         selective=SelectiveSaves(part, kept - part, forward_s * float(random.uniform(0.1, 0.4))),

@@ -25,7 +25,7 @@ MESHES = (Mesh.of(dp=1, tp=2, mb=1), Mesh.of(dp=1, tp=4, mb=2), Mesh.of(dp=1, tp
 
 def random_problem(seed: int) -> Problem:
     """Three to seven groups of two to four options; each but the first takes what another gives, some give several
-    tensors; edges between most layouts, some prices alike; some tensors and options keep bytes."""
+    tensors; arcs between most layouts, some prices alike; some tensors and options keep bytes."""
     random = np.random.default_rng(seed)
     sizes = random.integers(2, 5, random.integers(3, 8))
     groups = tuple(random_group(random, index, int(size)) for index, size in enumerate(sizes))
@@ -53,14 +53,14 @@ def random_tensor(random: np.random.Generator, sizes: np.ndarray, source: int) -
     taken = tuple((g, random.integers(0, count, sizes[g])) for g in sinks)
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b and random.random() < 0.8]
     alike = random.random() < 0.3
-    edge_s = random.choice([0.0, 1e-4, 2e-4], len(pairs)) if alike else random.uniform(0, 5e-4, len(pairs))
+    arc_s = random.choice([0.0, 1e-4, 2e-4], len(pairs)) if alike else random.uniform(0, 5e-4, len(pairs))
     ends = [end for end in ((source, given), *taken) if random.random() < 0.5]
     keepers = tuple((g, np.where(random.random(len(at)) < 0.7, at, -1)) for g, at in ends)
     kept = random.integers(1, 9, count) * 1e6
     layouts = tuple(Layout.of(1, {"tp": R}, MESHES[0]) for _ in range(count))
-    edges = np.array(pairs, dtype=int).reshape(-1, 2)
-    nothing_again = np.full(len(edges), np.inf)
-    return Tensor(0, "t", layouts, source, given, taken, edges, edge_s, keepers, kept, nothing_again)
+    arcs = np.array(pairs, dtype=int).reshape(-1, 2)
+    nothing_again = np.full(len(arcs), np.inf)
+    return Tensor(0, "t", layouts, source, given, taken, arcs, arc_s, keepers, kept, nothing_again)
 
 
 def random_model(seed: int) -> Model:
@@ -124,7 +124,7 @@ def real_problem(seed: int) -> Problem:
 def thinned(problem: Problem, random: np.random.Generator) -> Problem:
     """The problem with options of its largest groups ruled out, one after another, until all of it can be tried, and
     nothing gathered again (``test_gathered_again``)."""
-    tensors = tuple(replace(t, again_s=np.full(len(t.edges), np.inf)) for t in problem.tensors)
+    tensors = tuple(replace(t, again_s=np.full(len(t.arcs), np.inf)) for t in problem.tensors)
     problem = Problem(problem.groups, tensors)
     kept = [list(range(len(g.options))) for g in problem.groups]
     while math.prod(map(len, kept)) > MOST:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
@@ -54,15 +54,14 @@ def mixtral(layers: int = 2) -> MixtralForCausalLM:
 def rehearsed(
     folder: Path, parallelism: Parallelism, devices: int, layers: int = 2, *, tied: bool = False,
     experts: bool = False, training: Training = TRAINING, constraints: Sequence[Constraint] = (),
-    cluster: str | None = None, model: PreTrainedModel | None = None,
+    cluster: str | None = None,
 ) -> Rehearsed:  # fmt: skip
     """The plan of a small Llama, or Mixtral, on one node, exported to a folder and rehearsed operator by operator.
 
     cluster  of so many devices, in place of the node
-    model    another that reads tokens and gives a loss
     """
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
-    model = model or (mixtral(layers) if experts else llama(layers, tied=tied))
+    model = mixtral(layers) if experts else llama(layers, tied=tied)
     cluster, batch = cluster or f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}
     plan = parallelize_unproved(
         model, cluster, batch, training=training, parallelism=parallelism, effort="fast", constraints=constraints,

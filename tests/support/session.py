@@ -21,7 +21,6 @@ from autoplan.ir.record import PlanRecord
 from autoplan.verify import sharded
 from autoplan.verify.local_ranks import RankPool
 from tests.support.closing_ranks import ClosingRanks
-from tests.support.common_folder import TRACES_FOLDER
 from tests.support.shared_plans import SharedPlans
 
 torch.set_num_threads(1)
@@ -87,17 +86,6 @@ def verified_in_pool(shared_pools: Callable[[int], RankPool], monkeypatch: pytes
 
     for module in (verify, verify.inference):
         monkeypatch.setattr(module, "on_local_ranks", on_these)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def shared_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A folder for what xdist's processes trace (``tests/support/shared_traces.py``). One process has it in memory."""
-    with pytest.MonkeyPatch.context() as patched:
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            folder = tmp_path_factory.getbasetemp().parent / "shared-traces"
-            folder.mkdir(exist_ok=True)
-            patched.setenv(TRACES_FOLDER, str(folder))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,13 @@
-"""Traces that tests share: a model of the same classes, sizes and settings is traced once a process, and once in a run
-of several processes where they have a folder in common."""
+"""Traces that tests share: a model of the same classes, sizes and settings is traced once a process."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import os
-import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from filelock import FileLock
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -24,11 +16,8 @@ from autoplan.ir.graph import Model
 from autoplan.models.inputs import Inputs
 from autoplan.plan import Plan
 from autoplan.trace.pipeline import trace
-from tests.support.common_folder import TRACES_FOLDER
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-# Modules of which all processes of a run have the same: no script that a test has written.
-SAME_EVERYWHERE = ("autoplan.", "tests.", "test_", "torch.", "transformers.")
 
 
 @dataclass
@@ -44,9 +33,7 @@ class SharedTraces:
         if key is None:
             return trace(model, inputs, **options)  # type: ignore[arg-type]
         if key not in self.known:
-            first = functools.partial(trace, model, inputs, **options)  # type: ignore[arg-type]
-            text = text_of(key) if TRACES_FOLDER in os.environ else None
-            self.known[key] = first() if text is None else traced_once(Path(os.environ[TRACES_FOLDER]), text, first)
+            self.known[key] = trace(model, inputs, **options)  # type: ignore[arg-type]
         return self.known[key]
 
     @contextmanager
@@ -69,38 +56,6 @@ class SharedTraces:
         if given is None:
             return plan
         return replace(plan, given=replace(given, retrace=shared(given.retrace), retrain=shared(given.retrain)))
-
-
-def traced_once(folder: Path, text: str, first: Callable[[], Model]) -> Model:
-    """What ``first`` gives to whichever process asks first; the others wait for it and read it."""
-    file = folder / hashlib.sha256(text.encode()).hexdigest()
-    with FileLock(f"{file}.lock"):
-        if not file.exists():
-            model = first()
-            part = file.with_suffix(".part")  # a process that is killed while it writes leaves no half of a trace
-            part.write_bytes(pickle.dumps((text, model)))
-            part.replace(file)
-            return model
-        kept, model = pickle.loads(file.read_bytes())
-    assert kept == text, "two keys of one hash"
-    return model
-
-
-def text_of(key: object) -> str | None:
-    """The same in every process; None for a key with a class or function that no other process finds by its name, or
-    that a test has put in place of another."""
-    if isinstance(key, tuple):
-        parts = [text_of(part) for part in key]
-        return None if None in parts else f"({', '.join(map(str, parts))})"
-    if is_plain(key) or isinstance(key, torch.dtype | torch.Size):
-        return repr(key)
-    module, name = getattr(key, "__module__", None), getattr(key, "__qualname__", None)
-    if not module or not name or not module.startswith(SAME_EVERYWHERE):
-        return None
-    found: object = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}:{name}" if found is key else None
 
 
 def key_of(model: nn.Module, inputs: Inputs, options: Mapping[str, object]) -> object:

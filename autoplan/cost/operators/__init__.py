@@ -16,5 +16,5 @@ Modules, each importing only those before it:
     operator_seconds   any operator under one strategy
     collective_ops     collectives inside operators
     token_exchange     messages of a mixture's tokens beside what is computed
-    intermediates      bytes kept beside operands and results
+    kept_beside        bytes kept beside operands and results
 """

@@ -70,7 +70,7 @@ class Computed:
 
 
 @dataclass(frozen=True)
-class SharedExpertSeconds:
+class BesideTokens:
     """What a mixture without chunks leaves to be computed beside its messages, seconds: while tokens go, while results
     come back; in the backward while results' gradients go, while tokens' gradients come back."""
 
@@ -80,7 +80,7 @@ class SharedExpertSeconds:
     backward_back_s: float = 0.0
 
 
-NOTHING = SharedExpertSeconds()
+NOTHING = BesideTokens()
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def in_chunks(operators: Mapping[str, Operator], choice: BlockChoice) -> Mapping
 
 def hidden_exchange(
     operator: Operator, strategy: Strategy, mesh: Mesh, device: Device, local: Cost, ways: tuple[Inside, Inside],
-    beside: SharedExpertSeconds = NOTHING,
+    beside: BesideTokens = NOTHING,
 ) -> tuple[Inside, Inside]:  # fmt: skip
     """A mixture's messages, there and back, with what hides of them.
 

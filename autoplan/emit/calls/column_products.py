@@ -27,7 +27,7 @@ class ColumnProducts:
     biases    of each, None where it has none
     results   the value that each gives: itself, or the sum with its bias
     joined    whether the weights, and the biases, lie side by side
-    copied    places of results that are copied out of the joined product
+    apart     places of results that are copied out of the joined product
     again     what is gathered isn't kept where a segment recomputes selectively: the call gathers, twice
     """
 
@@ -36,7 +36,7 @@ class ColumnProducts:
     biases: tuple[str | None, ...]
     results: tuple[str, ...]
     joined: bool = False
-    copied: tuple[int, ...] = ()
+    apart: tuple[int, ...] = ()
     again: bool = False
 
     @property
@@ -84,8 +84,8 @@ class ColumnProducts:
             given.append(f"biases={tuple_of('None' if bias is None else name_of(bias) for bias in self.biases)}")
         if self.products[0].op == "aten.matmul.default":
             given.append("transposed=True")
-        if self.copied and self.chunks == 1:  # of chunks each is
-            given.append(f"copied={self.copied}")
+        if self.apart and self.chunks == 1:  # of chunks each is
+            given.append(f"apart={self.apart}")
         return f"{self.called}({', '.join(given)})"
 
 
@@ -182,9 +182,9 @@ def column_products(block: LoweredBlock) -> dict[str, ColumnProducts]:
         biases = tuple(bias_of(statements[a]) if a else None for a in adds)
         whole = group is not None and (None not in biases or not any(biases))
         if move is not None or whole:
-            copied = group.copied if group is not None and whole else ()
+            apart = group.apart if group is not None and whole else ()
             again = move is not None and move.collectives[0].op == GATHER and move.value.name in block.again
-            found[names[0]] = ColumnProducts(move, column, biases, results, whole, copied, again)
+            found[names[0]] = ColumnProducts(move, column, biases, results, whole, apart, again)
     return found
 
 

@@ -1,6 +1,4 @@
-"""A mixture whose tokens travel while a shared expert computes, in three calls.
-
-They are of ``runtime.ops.experts.overlapped_exchange``::
+"""A mixture whose tokens travel while a shared expert computes, in three calls (``runtime.ops.experts.beside_shared``).
 
     experts_sent = send_tokens(hidden, index, scores, 4, axes=(self.ep,))
     experts_given = run_experts(experts_sent, (gate, up), down, (), 'mul(silu(gate), up)', False, True)

@@ -21,39 +21,39 @@ from autoplan.redistribution import simplify, sized
 __all__ = ["typecheck"]
 
 
-def typecheck(lowered: Lowered, per_microbatch: bool = False) -> None:
+def typecheck(lowered: Lowered, apart: bool = False) -> None:
     """LayoutError, naming the block, the value, the operator and its module, at the first that doesn't follow.
 
-    per_microbatch  each microbatch has its own statistics: what it sums up, and its loss, are whole in it
+    apart  each microbatch has its own statistics: what it sums up, and its loss, are whole in it
     """
     mesh = tensor_mesh(lowered.mesh)
-    given = check_constants(lowered, mesh, per_microbatch)
+    given = check_constants(lowered, mesh, apart)
     frozen = {(s.block, name) for s in lowered.segments for name in frozen_of(lowered, s)}
     for index, block in enumerate(lowered.blocks):
-        check_block(block, mesh, per_microbatch, frozenset(name for of, name in frozen if of == index))
+        check_block(block, mesh, apart, frozenset(name for of, name in frozen if of == index))
     check_chain(lowered, mesh)
     check_externals(lowered, given, mesh)
     for stage in lowered.stages:
         check_stage(lowered, stage, mesh)
     check_parameters(lowered, mesh)
-    check_result(lowered, mesh, per_microbatch)
+    check_result(lowered, mesh, apart)
 
 
-def check_constants(lowered: Lowered, mesh: Mesh, per_microbatch: bool) -> Mapping[str, TypedValue]:
+def check_constants(lowered: Lowered, mesh: Mesh, apart: bool) -> Mapping[str, TypedValue]:
     """The constants' statements; returns what blocks may read, in the layout in which they find it."""
-    scope = Scope("constants", mesh, per_microbatch)
+    scope = Scope("constants", mesh, apart)
     for value in (*lowered.batch, *lowered.buffers):
         scope.enter(value, live=False)
     for statement in lowered.constants:
         check_statement(scope, statement)
         if statement.value.name in lowered.counts:
-            scope.values[statement.value.name] = counted(lowered, statement.value, mesh, per_microbatch)
+            scope.values[statement.value.name] = counted(lowered, statement.value, mesh, apart)
     return scope.values
 
 
-def counted(lowered: Lowered, value: TypedValue, mesh: Mesh, per_microbatch: bool) -> TypedValue:
+def counted(lowered: Lowered, value: TypedValue, mesh: Mesh, apart: bool) -> TypedValue:
     """A count as it is read: it is summed over microbatches and batch axes, so on these it must be a summand."""
-    summed = (*([] if per_microbatch else [MICROBATCH]), *lowered.batch_axes)
+    summed = (*([] if apart else [MICROBATCH]), *lowered.batch_axes)
     for axis in sized(mesh):
         wanted = P if axis.name in summed else R
         state = value.layout.state(axis.name)
@@ -70,9 +70,9 @@ def frozen_of(lowered: Lowered, segment: Segment) -> Iterator[str]:
     return (value.name for value, name in own if name in frozen)
 
 
-def check_block(block: LoweredBlock, mesh: Mesh, per_microbatch: bool, frozen: frozenset[str] = frozenset()) -> None:
+def check_block(block: LoweredBlock, mesh: Mesh, apart: bool, frozen: frozenset[str] = frozenset()) -> None:
     """``frozen``: of its parameters those that no gradient goes back to."""
-    scope = Scope(block.name, mesh, per_microbatch)
+    scope = Scope(block.name, mesh, apart)
     for value in (*block.inputs, *block.parameters):
         scope.enter(value, live=value.name not in frozen)
     for value in (*block.externals, *block.buffers):
@@ -216,14 +216,14 @@ def check_over_microbatches(label: str, state: State) -> None:
         raise LayoutError(label, cause, "use it as R on axis mb")
 
 
-def check_result(lowered: Lowered, mesh: Mesh, per_microbatch: bool) -> None:
+def check_result(lowered: Lowered, mesh: Mesh, apart: bool) -> None:
     """A loss is I or P on each axis, P on those that split the batch; any other result is no summand. That of a
     microbatch with its own statistics is whole in it."""
     for value in lowered.stages[-1].outputs:
         label = f"{lowered.blocks[lowered.segments[-1].block].name}: result {value.name}"
         for axis in sized(mesh):
             state = value.layout.state(axis.name)
-            if per_microbatch and axis.virtual and value.type.shape == () and state == R:
+            if apart and axis.virtual and value.type.shape == () and state == R:
                 continue
             if value.type.shape == () and (axis.virtual or axis.name in lowered.batch_axes) and state != P:
                 cause = f"the loss is {state} on axis {axis.name}, whose ranks hold summands of it"

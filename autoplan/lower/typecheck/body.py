@@ -16,10 +16,10 @@ from autoplan.rules.registry import AxisStrategy, Rule, registered, rule_of
 from autoplan.rules.strategies import (
     SYNC_BATCH_NORM,
     alike,
+    apart_strategies,
     axis_strategies,
     fits,
     local_arguments,
-    microbatch_strategies,
     replicated,
 )
 
@@ -30,16 +30,16 @@ PLAN_AGAIN = "plan again, or undo the edit of the plan"
 class Scope:
     """The values of one block that exist so far.
 
-    where           the block's class, or "constants", for messages
-    mesh            without the pipeline's axis
-    per_microbatch  each microbatch has its own statistics
-    live            names of those that may carry a gradient
-    made            the operator that each is the result of, redistributed or not, for messages
+    where   the block's class, or "constants", for messages
+    mesh    without the pipeline's axis
+    apart   each microbatch has its own statistics
+    live    names of those that may carry a gradient
+    made    the operator that each is the result of, redistributed or not, for messages
     """
 
     where: str
     mesh: Mesh
-    per_microbatch: bool = False
+    apart: bool = False
     values: dict[str, TypedValue] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
     made: dict[str, str] = field(default_factory=dict)
@@ -155,8 +155,8 @@ class _Operator:
                 raise self.fault(f"nothing says how it runs on axis {axis.name}")
             if len(strategies[axis.name].inputs) != len(self.operands):
                 raise self.fault(f"its strategy on axis {axis.name} is for another number of operands")
-            own = self.scope.per_microbatch and strategies[axis.name].body == SYNC_BATCH_NORM
-            if axis.virtual and strategies[axis.name].body and not own:
+            apart = self.scope.apart and strategies[axis.name].body == SYNC_BATCH_NORM
+            if axis.virtual and strategies[axis.name].body and not apart:
                 raise self.fault(f"{strategies[axis.name].body} can't run over microbatches, which exchange nothing")
         self.chosen = [(axis.name, strategies[axis.name]) for axis in sized(self.mesh)]
         for position in range(len(self.operands)):
@@ -184,8 +184,8 @@ class _Operator:
         given = replicated(self.carries) if rule is None else axis_strategies(rule, kinds, self.carries)
         named = []
         for axis, strategy in self.chosen:
-            own = self.scope.per_microbatch and self.mesh.axis(axis).virtual
-            ways = microbatch_strategies(given) if own else given
+            apart = self.scope.apart and self.mesh.axis(axis).virtual
+            ways = apart_strategies(given) if apart else given
             found = alike(strategy, ways) or alike(self.normal(strategy), list(map(self.normal, ways)))
             if found is None:
                 raise self.foreign(axis, strategy, ways)

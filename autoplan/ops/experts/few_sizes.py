@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 
 LEADING_BITS = 4
 
@@ -19,6 +19,10 @@ LEADING_BITS = 4
 def rounds(hidden: Tensor) -> bool:
     """Whether rows of these tokens are rounded up where grouped products take them."""
     return hidden.device.type == "cpu" and hidden.dtype.itemsize == 2
+
+
+def has_values(x: Tensor) -> bool:
+    return not isinstance(x, FakeTensor)
 
 
 def counted(even: int | torch.SymInt) -> int | torch.SymInt:

@@ -9,7 +9,6 @@ run as they are: a call by torch.library costs more than the index arithmetic of
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.library import CustomOpDef
@@ -68,11 +67,3 @@ def register_gradient(operator: CustomOpDef, backward: Callable[..., list[Tensor
         return d_hidden, None, d_scores, found[: ctx.sizes[0]], d_down, found[ctx.sizes[0] :], *nothing
 
     operator.register_autograd(gradients, setup_context=keep)
-
-
-def without_values(
-    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], *_: object,
-) -> list[Tensor]:  # fmt: skip
-    """What backward gives, of a compiler's tensors, which have none."""
-    return [torch.empty_like(t) for t in (hidden, scores, down, *first, *biases)]

@@ -23,8 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoplan.ops.experts.activation import Made, Through
-from autoplan.ops.experts.few_sizes import counted, filled_up, rounds
-from autoplan.ops.torch_private import is_fake
+from autoplan.ops.experts.few_sizes import counted, filled_up, has_values, rounds
 
 ALIGNMENT_BYTES = 16  # of a row, which the grouped product asks for
 
@@ -196,8 +195,7 @@ class Inside:
     ) -> Inside:  # fmt: skip
         """``count``, ``at_most``: as of ``Routed.of``."""
         fits = serves(hidden, [*weights.first, weights.down])
-        rounded = fits and rounds(hidden) and not is_fake(hidden)
-        routed = Routed.of(index, weights.experts, fits, count, at_most, rounded)
+        routed = Routed.of(index, weights.experts, fits, count, at_most, fits and rounds(hidden) and has_values(hidden))
         rows = hidden.index_select(0, routed.tokens)
         products = [routed.product(rows, weights.turned(weight)) for weight in weights.first] or [rows]
         if weights.biases:
@@ -219,7 +217,7 @@ class Inside:
         products, rest = rest[:count], rest[count:]
         whose, made = [x for x in rest if x.ndim == 1], [x for x in rest if x.ndim > 1]
         fits = serves(hidden, [*weights.first, weights.down])
-        rounded = fits and rounds(hidden) and not is_fake(hidden)
+        rounded = fits and rounds(hidden) and has_values(hidden)
         routed = Routed(order, tokens, whose[0] if whose else order, ends, not whose, fits, rounded)
         return Inside(routed, score, products, given, made)
 

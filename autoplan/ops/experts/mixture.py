@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from autoplan.ops.experts.activation import value_and_gradients, value_and_made
-from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient, without_values
+from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient
 from autoplan.ops.experts.grouped import Inside, WeightGradients, Weights, backward_of_rows, cast, forward, kept_like
 
 OPERANDS = "Tensor hidden, Tensor index, Tensor scores, Tensor[] first, Tensor down, Tensor[] biases"
@@ -115,7 +115,6 @@ def run_back(
 
 _experts = torch.library.custom_op("autoplan::experts", run, mutates_args=(), schema=SCHEMA)
 _backward = torch.library.custom_op("autoplan::experts_backward", run_back, mutates_args=(), schema=BACKWARD)
-_backward.register_fake(without_values)
 register_gradient(_experts, torch.ops.autoplan.experts_backward)
 
 
@@ -128,3 +127,11 @@ def _(
     function = value_and_made(activation, names_of(first), keep_activated)
     kept = kept_like(index.numel(), hidden, index, scores, weights, function, complete) if keep else []
     return hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1]), kept
+
+
+@_backward.register_fake
+def _(
+    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
+    biases: Sequence[Tensor], *_: object,
+) -> list[Tensor]:  # fmt: skip
+    return [torch.empty_like(t) for t in (hidden, scores, down, *first, *biases)]

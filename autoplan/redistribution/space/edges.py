@@ -16,7 +16,7 @@ TOGETHER = 3  # axes that one step of the table moves at once, at most
 
 
 @dataclass(frozen=True)
-class Edge:
+class Arc:
     """One step.
 
     target   the layout that it leads to
@@ -46,7 +46,7 @@ class Table:
     def held_bytes(self, layout: Layout) -> int:
         return held_elements(layout, self.tensor.shape, self.mesh) * self.tensor.itemsize
 
-    def edges(self, layout: Layout) -> Iterator[Edge]:
+    def arcs(self, layout: Layout) -> Iterator[Arc]:
         """Every step of the table from a layout, in a fixed order. A dim takes part where its size divides by the axes
         that split it; elsewhere exchanges alone are exact."""
         for dim, axes in enumerate(layout.dims):
@@ -61,7 +61,7 @@ class Table:
                 for group in itertools.permutations(names, count):
                     yield from self.leaving(layout, state, group)
 
-    def leaving(self, layout: Layout, state: State, axes: tuple[str, ...]) -> Iterator[Edge]:
+    def leaving(self, layout: Layout, state: State, axes: tuple[str, ...]) -> Iterator[Arc]:
         """Every step that takes these axes from one state to another."""
         ordered = list(axes) == sorted(axes, key=self.mesh.names.index)
         for there in (*(S(dim) for dim in range(layout.rank)), R, I, P, PMAX):
@@ -73,25 +73,25 @@ class Table:
             after = changed(layout, axes, there, self.mesh)
             if there.kind != "S" or self.even(after, there.dim):
                 dims = tuple(s.dim for s in (state, there) if s.kind == "S")
-                yield self.edge(layout, after, step, axes, dims)
+                yield self.arc(layout, after, step, axes, dims)
 
-    def edge(self, layout: Layout, after: Layout, step: Step, axes: tuple[str, ...], dims: tuple[int, ...]) -> Edge:
+    def arc(self, layout: Layout, after: Layout, step: Step, axes: tuple[str, ...], dims: tuple[int, ...]) -> Arc:
         held = (self.held_bytes(layout), self.held_bytes(after))
         kinds = (step.forward, step.backward if self.tensor.carries else "")
         group = [self.mesh.axis(axis) for axis in axes]
         seconds = sum(self.links.collective_s(kind, max(held), group) for kind in kinds if kind)
-        return Edge(after, seconds, step.op, axes, dims)
+        return Arc(after, seconds, step.op, axes, dims)
 
     def even(self, layout: Layout, dim: int) -> bool:
         return even(self.tensor.shape[dim], layout.dims[dim], self.mesh)
 
-    def permutes(self, layout: Layout, others: Iterable[Layout], traffic: Traffic) -> Iterator[Edge]:
+    def permutes(self, layout: Layout, others: Iterable[Layout], traffic: Traffic) -> Iterator[Arc]:
         """The permutes from a layout to those of the others to which one leads."""
         held, passes = self.held_bytes(layout), 2 if self.tensor.carries else 1
         for other in others:
             if layout.dims != other.dims and permutable(layout, other, self.tensor.shape, self.mesh):
                 seconds = passes * traffic.permute_s(layout.dims, other.dims, held)
-                yield Edge(other, seconds, "permute")
+                yield Arc(other, seconds, "permute")
 
 
 def even(size: int, axes: Iterable[str], mesh: Mesh) -> bool:

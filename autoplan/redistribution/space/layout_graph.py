@@ -12,7 +12,7 @@ from autoplan.redistribution.apply import Tensor, exchange_op, write
 from autoplan.redistribution.exchange.traffic import Traffic
 from autoplan.redistribution.factors import joined
 from autoplan.redistribution.links import Links
-from autoplan.redistribution.space.edges import Edge, Table
+from autoplan.redistribution.space.edges import Arc, Table
 from autoplan.redistribution.space.layouts import layouts_between
 from autoplan.redistribution.steps import EXCHANGES, find_step
 from autoplan.redistribution.written import write_exchange
@@ -48,11 +48,11 @@ class Space:
         self.placements = tuple(dict.fromkeys(layout.dims for layout in self.layouts))
         place = {dims: number for number, dims in enumerate(self.placements)}
         self.place = np.array([place[layout.dims] for layout in self.layouts])
-        self.edges: dict[tuple[int, int], Edge] = {}
+        self.arcs: dict[tuple[int, int], Arc] = {}
         count = len(self.layouts)
         self.seconds = np.full((2, count, count), np.inf)
         self.ends = tuple(self.number[layout] for layout in ends)
-        self.add_edges()
+        self.add_arcs()
         if direct and self.traffic.members <= MOST_MEMBERS:
             self.add_permutes()
             self.fetch_s, self.fetched_bytes = self.fetches()
@@ -65,16 +65,16 @@ class Space:
         pairs = len(self.placements) ** 2 * self.traffic.members**2
         return not self.complete or pairs > MOST_MESSAGES or self.traffic.members > FEW_MEMBERS
 
-    def add_edges(self) -> None:
+    def add_arcs(self) -> None:
         for here, layout in enumerate(self.layouts):
-            for edge in self.table.edges(layout):
-                self.add(here, edge)
+            for arc in self.table.arcs(layout):
+                self.add(here, arc)
 
-    def add(self, here: int, edge: Edge) -> None:
-        there = self.number.get(edge.target, here)  # a layout that isn't in this space leads nowhere
-        if edge.seconds < self.seconds[0, here, there]:
-            self.edges[here, there] = edge
-            self.seconds[0, here, there] = edge.seconds
+    def add(self, here: int, arc: Arc) -> None:
+        there = self.number.get(arc.target, here)  # a layout that isn't in this space leads nowhere
+        if arc.seconds < self.seconds[0, here, there]:
+            self.arcs[here, there] = arc
+            self.seconds[0, here, there] = arc.seconds
 
     def add_permutes(self) -> None:
         """Between layouts whose dims are in as many parts."""
@@ -86,8 +86,8 @@ class Space:
         for here, layout in enumerate(self.layouts):
             alike = same[ways[here]]
             others = alike if every or here in self.ends else [there for there in alike if there in self.ends]
-            for edge in self.table.permutes(layout, [self.layouts[n] for n in others], self.traffic):
-                self.add(here, edge)
+            for arc in self.table.permutes(layout, [self.layouts[n] for n in others], self.traffic):
+                self.add(here, arc)
 
     def fetches(self) -> tuple[np.ndarray, np.ndarray]:
         """(placements, placements): seconds, and bytes for the busiest member, of fetching from one what another
@@ -144,16 +144,16 @@ class Space:
     def write(self, here: int, there: int, exchange: bool, mesh: Mesh) -> Collective:
         source, target = self.layouts[here], self.layouts[there]
         op = exchange_op(dict(source.rest), dict(target.rest)) if exchange else None
-        op = op or self.edges[here, there].op
+        op = op or self.arcs[here, there].op
         if op in EXCHANGES:
             ends = (self.place[here], self.place[there])
             moved = (int(self.fetched_bytes[ends]), int(self.fetched_bytes[ends[::-1]])) if exchange else (0, 0)
             return write_exchange(source, target, op, self.tensor, mesh, moved)
-        edge = self.edges[here, there]
-        step = find_step(source.state(edge.axes[0]), target.state(edge.axes[0]), self.tensor.carries)
-        assert step is not None and step.op == op, (source, edge)
+        arc = self.arcs[here, there]
+        step = find_step(source.state(arc.axes[0]), target.state(arc.axes[0]), self.tensor.carries)
+        assert step is not None and step.op == op, (source, arc)
         held = (int(self.held_bytes[here]), int(self.held_bytes[there]))
-        return write(step, joined(edge.axes, mesh), edge.dims, held, self.tensor.carries)
+        return write(step, joined(arc.axes, mesh), arc.dims, held, self.tensor.carries)
 
 
 def _code(layout: Layout, axis: str) -> int:

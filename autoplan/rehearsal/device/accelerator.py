@@ -16,14 +16,16 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import OPDEFS
 from torch._meta_registrations import _create_grouped_mm_output_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils import backend_registration
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from autoplan.errors import RehearsalError
-from autoplan.ops.torch_private import OPDEFS, FakeTensor, FakeTensorMode, TorchDispatchMode, is_fake, tree_leaves
 from autoplan.rehearsal.device.streams import NAME, FakeDevice, Listener
 
 
@@ -108,7 +110,7 @@ class _Dispatch(TorchDispatchMode):
         result: Any
         if onto:
             result = args[0]  # real memory of the host, where what comes has no values, or the device's
-        elif there and not is_fake(source):
+        elif there and not isinstance(source, FakeTensor):
             # not by the fake mode, which would look at a small tensor's values and compute with them
             like = torch.empty_like(source, device="meta", dtype=kwargs.get("dtype") or source.dtype)
             with self.fake:
@@ -129,7 +131,7 @@ _OTHER: tuple = ("not of the kind that is remembered",)
 
 def _described(value: Any) -> object:
     """What an operator's shapes follow from, of one of its arguments."""
-    if is_fake(value):
+    if isinstance(value, FakeTensor):
         return value.shape, value.stride(), value.dtype, value.fake_device
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
@@ -141,8 +143,8 @@ def _described(value: Any) -> object:
 def _made(result: Any, args: Any) -> tuple:
     """Size, stride, dtype and device of each result; ``_OTHER`` where one is no new tensor on the device."""
     results = result if isinstance(result, tuple) else (result,)
-    given = {id(x.untyped_storage()) for x in tree_leaves(args) if is_fake(x)}
-    if any(is_fake(x) and id(x.untyped_storage()) in given for x in results):
+    given = {id(x.untyped_storage()) for x in tree_leaves(args) if isinstance(x, FakeTensor)}
+    if any(isinstance(x, FakeTensor) and id(x.untyped_storage()) in given for x in results):
         return _OTHER
     if not all(type(x) is FakeTensor and x.layout is torch.strided for x in results):
         return _OTHER
@@ -155,7 +157,7 @@ _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 
 
 def _is_on_device(x: Tensor) -> bool:
-    return is_fake(x) and x.fake_device.type == NAME
+    return isinstance(x, FakeTensor) and x.fake_device.type == NAME
 
 
 def _leads_to_device(kwargs: dict, here: bool) -> bool:
@@ -252,7 +254,7 @@ def dispatching() -> bool:
 
 def unheard(given: Sequence[Any]) -> TorchDispatchMode:
     """A mode in which these tensors' device runs operators that nobody is told of."""
-    fake = next(x.fake_mode for x in tree_leaves(given) if is_fake(x))
+    fake = next(x.fake_mode for x in tree_leaves(given) if isinstance(x, FakeTensor))
     return _Dispatch(_Nobody(), fake)
 
 

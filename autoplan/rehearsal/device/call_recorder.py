@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.utils._pytree import tree_leaves
 
-from autoplan.ops.torch_private import is_fake, tree_leaves
 from autoplan.rehearsal.device.flops import flops_of
 from autoplan.rehearsal.device.process_groups import FakeGroup
 from autoplan.rehearsal.device.storages import Storages
@@ -90,7 +91,7 @@ class Recorder:
                 self._functional(name, args, result, line)
             return
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        made = [x for x in tree_leaves(result) if is_fake(x)]
+        made = [x for x in tree_leaves(result) if isinstance(x, FakeTensor)]
         kind = self.kind(line)
         fresh = [x for x in made if self._follow(x, kind, f"{space}.{name}", line)]
         written = made or changed(function, args, kwargs)
@@ -102,7 +103,7 @@ class Recorder:
         self._note("operator", f"{space}.{name}", line=line, flops=flops, moved=moved)
 
     def fused(self, name: str, given: Sequence[Any], made: Sequence[Any]) -> None:
-        line, written = self.line(), [x for x in tree_leaves(made) if is_fake(x)]
+        line, written = self.line(), [x for x in tree_leaves(made) if isinstance(x, FakeTensor)]
         for x in written:
             self._follow(x, self.kind(line), name, line)
         moved = sum(x.numel() * x.element_size() for x in (*given, *written) if isinstance(x, Tensor))
@@ -267,7 +268,7 @@ def changed(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> list[Tenso
     """The operands on the device that an operator writes to, as one of many tensors does that returns none."""
     named = {a.name: x for a, x in zip(function._schema.arguments, args, strict=False)} | dict(kwargs)
     written = [named.get(a.name) for a in function._schema.arguments if a.alias_info and a.alias_info.is_write]
-    return [x for x in tree_leaves(written) if is_fake(x)]
+    return [x for x in tree_leaves(written) if isinstance(x, FakeTensor)]
 
 
 def is_view(function: Any) -> bool:

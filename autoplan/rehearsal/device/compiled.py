@@ -19,11 +19,12 @@ import torch._inductor.pattern_matcher  # the partition imports it late; ranks a
 from functorch.compile import aot_function, min_cut_rematerialization_partition
 from torch import Tensor, fx, nn
 from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
-from autoplan.ops.torch_private import is_fake, without_modes
 from autoplan.rehearsal.device.call_recorder import Recorder
 from autoplan.rehearsal.device.fused_graph import fused, kept_alone
 from autoplan.rehearsal.device.graph_replay import graph_runner
@@ -57,7 +58,7 @@ def _partitioned(
         if key not in graphs:
             graphs[key] = _graph(segment, plain, names, recorder)
             # its first call traces, which no other mode may see; nor may a checkpoint around it see what that saves
-            with without_modes(), saved_tensors_hooks(_same, _same), _as_compiled():
+            with _disable_current_modes(), saved_tensors_hooks(_same, _same), _as_compiled():
                 graphs[key](*(_alone(x) for x in given))
         return graphs[key](*given)
 
@@ -133,7 +134,7 @@ def _alone(x: Any) -> Any:
     """An argument to trace with: on a storage of its own, for the graph holds on to it."""
     if not isinstance(x, Tensor):
         return x
-    if not is_fake(x):
+    if not isinstance(x, FakeTensor):
         return x.detach().requires_grad_(x.requires_grad)
     with x.fake_mode:
         alike = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._inductor import config
+from torch.utils._pytree import tree_leaves
 
 from autoplan.cost.operators.fusion import joined_by_depth
-from autoplan.ops.torch_private import tree_leaves
 from autoplan.rehearsal.device.accelerator import listener, unheard
 from autoplan.rehearsal.device.call_recorder import is_view
 

@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
-from autoplan.ops.torch_private import FakeTensor, is_fake, tree_leaves, without_modes
 from autoplan.rehearsal.device.accelerator import dispatching, unheard
 from autoplan.rehearsal.device.call_recorder import Recorder
 from autoplan.rehearsal.device.storages import Change, Life
@@ -111,10 +113,10 @@ class _Written(fx.Interpreter):
         self.firsts = _firsts(given)
         self.named: dict[int, Name] = {}
         for place, x in enumerate(given):
-            if is_fake(x):
+            if isinstance(x, FakeTensor):
                 self.named[_key(x)] = (ARGUMENT, self.firsts[place])
         self.places = {id(x): (place, _described(x)) for place, x in enumerate(given)}
-        self.offsets = [x.storage_offset() if is_fake(x) else 0 for x in given]
+        self.offsets = [x.storage_offset() if isinstance(x, FakeTensor) else 0 for x in given]
         given_nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self.values: dict[fx.Node, tuple[set[Name], int, int]] = {
             n: (self.names([x]), 0, 0) for n, x in zip(given_nodes, given, strict=True)
@@ -127,7 +129,7 @@ class _Written(fx.Interpreter):
         return result
 
     def names(self, values: Iterable[Any]) -> set[Name]:
-        return {self.named[_key(x)] for x in values if is_fake(x) and _key(x) in self.named}
+        return {self.named[_key(x)] for x in values if isinstance(x, FakeTensor) and _key(x) in self.named}
 
     def catch_up(self) -> None:
         """Takes over what storages began and ended since."""
@@ -178,7 +180,7 @@ class _Written(fx.Interpreter):
                 yield event
 
     def returned(self, x: Any) -> Returned:
-        if not is_fake(x):
+        if not isinstance(x, FakeTensor):
             return Returned(value=x.clone() if isinstance(x, torch.Tensor) else x)
         storage = self.named[_key(x)]
         place, described = self.places.get(id(x), (None, None))
@@ -195,7 +197,7 @@ def repeat(run: Run, recorder: Recorder, given: list) -> tuple[Any, ...]:
     """Notes what a run did, and returns as it returned."""
     arguments, firsts = list(given), _firsts(given)
     given.clear()
-    like = next(x for x in arguments if is_fake(x))
+    like = next(x for x in arguments if isinstance(x, FakeTensor))
     fake, device = like.fake_mode, like.fake_device
     del like
     same = {one.place: arguments[one.place] for one in run.returned if one.place is not None}
@@ -204,7 +206,7 @@ def repeat(run: Run, recorder: Recorder, given: list) -> tuple[Any, ...]:
     line, start, storages, done = recorder.line(), len(recorder.calls), recorder.storages, 0
     kind = recorder.kind(line)
     recorder.findings.update({(what, line, text): count for what, text, count in run.findings})
-    with without_modes():
+    with _disable_current_modes():
         for event in run.events:
             recorder.repeat(run.calls[done : event.calls], start, line)
             done = max(done, event.calls)
@@ -253,12 +255,12 @@ def _geometry(x: FakeTensor) -> Geometry:
 
 
 def _described(x: Any) -> object:
-    return _geometry(x) if is_fake(x) else (type(x), x)
+    return _geometry(x) if isinstance(x, FakeTensor) else (type(x), x)
 
 
 def _seen(x: Any, first: Any) -> object:
     """What a run depends on, of an argument; ``first`` is the first one in its storage, by which it is placed."""
-    if is_fake(x):
+    if isinstance(x, FakeTensor):
         return x.shape, x.stride(), x.storage_offset() - first.storage_offset(), x.dtype
     if _of_host(x) and x.numel() <= READ:
         return x.shape, x.dtype, tuple(x.flatten().tolist())
@@ -267,11 +269,11 @@ def _seen(x: Any, first: Any) -> object:
 
 def _of_host(x: Any) -> bool:
     """Whether it is a tensor in the host's memory, which has values."""
-    return isinstance(x, torch.Tensor) and not is_fake(x) and x.device.type == "cpu"
+    return isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor) and x.device.type == "cpu"
 
 
 def _firsts(given: Iterable[Any]) -> tuple[int, ...]:
     """For each argument the first that lies in the same storage."""
     found: dict[object, int] = {}
-    keys = (_key(x) if is_fake(x) else ("no tensor", place) for place, x in enumerate(given))
+    keys = (_key(x) if isinstance(x, FakeTensor) else ("no tensor", place) for place, x in enumerate(given))
     return tuple(found.setdefault(key, place) for place, key in enumerate(keys))

@@ -81,6 +81,9 @@ class Storages:
         if key in self.alive:
             self.alive[key].kind = kind
 
+    def kind_of(self, tensor: Tensor) -> str:
+        return self.kinds.get(id(tensor.untyped_storage()), "")
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """fully_shard frees memory by a size of zero, and takes it by the size of before."""
         key = id(storage)

@@ -48,7 +48,7 @@ def block_calls(share: RankShare) -> Iterator[PricedCall]:
         for moved in block.moves:
             step, span = moved.step, share.plan.span(moved.step.axes)
             if step.forward and step.forward_bytes:
-                whole, cheap = m * (uses[index] + again[index] * moved.reruns), m * partly[index] * moved.again
+                whole, cheap = m * (uses[index] + again[index]), m * partly[index] * moved.again
                 if step.chunks > 1 and moved.second_s is not None:  # again as one
                     yield call_of(share, whole_again(moved), span, False, cheap)
                     cheap = 0

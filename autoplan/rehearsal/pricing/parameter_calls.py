@@ -20,7 +20,7 @@ from autoplan.rehearsal.pricing.priced_call import PricedCall, held, span, summe
 from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES, offsets
 from autoplan.runtime.parallel.gradient_order import read_first
-from autoplan.runtime.parallel.own_box import cut_dim, share_of, whole
+from autoplan.runtime.parallel.own_box import cut_dim
 from autoplan.search.inter_op.parameter_shares import cost_of_compressed
 from autoplan.search.predict import COMPRESSED, pushed_s
 
@@ -268,18 +268,6 @@ def padding_bytes(share: RankShare, parameters: Iterable[StoredParameter], narro
     for parameter in parameters:
         itemsize = round(DTYPE_BYTES[parameter.type.dtype] * share.prices.stored)
         step = max(1, ALIGNMENT_BYTES // itemsize)
-        summed = summed_over_operators(share, parameter)
-        priced, held = math.prod(parameter.local_shape) // data.ways(summed), held_elements(share, parameter)
-        found += round((-(-held // step) * step - priced + 1) * itemsize * narrower)
+        elements = math.prod(parameter.local_shape) // data.ways(summed_over_operators(share, parameter))
+        found += round((-(-elements // step) * step - elements + 1) * itemsize * narrower)
     return found
-
-
-def held_elements(share: RankShare, parameter: StoredParameter) -> int:
-    """That ZeRO leaves this rank of a parameter: of one of fewer rows than ranks a row or none, where the plan prices
-    an even share."""
-    data, mesh, summed, place = share.stage_model.data, share.plan.mesh, summed_over_operators(share, parameter), 0
-    if data.ways(summed) == 1:
-        return math.prod(parameter.local_shape)
-    for axis in data.group(summed).split(","):
-        place = place * mesh.size(axis) + mesh.coordinate(share.rank, axis)
-    return math.prod(share_of(whole(parameter.local_shape), data.ways(summed), place).shape)

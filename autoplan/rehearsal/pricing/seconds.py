@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from autoplan.cost.prices import COPY
 from autoplan.cost.step import straggling
 from autoplan.cost.zero_shares import Held
 from autoplan.rehearsal.pricing.calls import crossing_s, whole_again
@@ -25,7 +24,6 @@ from autoplan.search.predict import pushed_s, summed_beside_s
 
 UPDATE = "update"
 GATHERED_COPIES, SCATTERED_COPIES = "fsdp.split_with_sizes_copy", "fsdp.chunk_cat"
-BUCKETS, INTO_BUCKET = "runtime/parallel/gradient_buckets.py", "aten.copy_"
 COPIED_IN = "aten._foreach_copy_"
 """A shard into the buffer that is gathered, on a stream of its own: it has no price."""
 
@@ -53,26 +51,20 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
         found[number] = seconds
     beside = beside_collectives(trace, found)
     own: dict[int, list[Launched]] = {number: [] for number in share.stages}
-    copied, bucketed = copied_s(share), bucket_copies(share, trace)
-    apart = {call.number for call in bucketed}
+    copied = copied_s(share)
     for each in launched(trace, places_of(program, plan.lowered)):
-        gathers = share.stage_model.data.sharded and each.call.name in (COPIED_IN, *copied)
-        if not (gathers or each.call.number in apart):
+        if not (share.stage_model.data.sharded and each.call.name in (COPIED_IN, *copied)):
             own[stage_of(share, each.call)].append(each)
     for number, calls in own.items():
         spread_over_stage(found, replace(share, stages=(number,)), calls, beside)
-    spread(found, bucketed_s(share, bucketed), bucketed, [call.moved for call in bucketed])
     for number in own:
         for phase, more_s in slowed_once(replace(share, stages=(number,))).items():
-            slow = slowed_calls(share, number, phase, own)
-            if phase == BACKWARD and not share.stage_model.data.zero:  # sums begin when buckets are full
-                slow = [call for call in (*slow, *bucketed) if call.number in beside] or slow
-            lengthen(found, more_s, slow)
+            lengthen(found, more_s, slowed_calls(share, number, phase, own))
     for name, total_s in copied.items():
         copies = [call for call in trace.calls if call.name == name and call.during != UPDATE]
         spread(found, total_s, copies, [call.moved for call in copies])
     updates = [c for c in trace.calls if c.during == UPDATE and (c.kind in LAUNCHED or found[c.number])]
-    left_s = update_s(share) - sum(copied_once_s(share)) - bucketed_s(share, bucketed) + met_s(share)
+    left_s = update_s(share) - sum(copied_once_s(share)) + met_s(share)
     spread(found, left_s, updates, [found[c.number] or roofline_s(share, c) for c in updates])
     topology = share.prices.topology
     factor = straggling(topology.devices // topology.levels[0].size, topology.device)
@@ -137,8 +129,7 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             block = lowered.segments[segment].block
             price = share.blocks[block]
             held = (price.parameters, price.frozen)
-            ahead, back = (gathered_beside(share, at, segment + step) for step in (1, -1))
-            behind = {} if data.piped else ahead[0]
+            ahead, back = (gathered_beside(share, at, segment + step * data.piped) for step in (1, -1))
             exposed_s = data.exposed_forward_s(price.forward_s, *held)
             hidden_s = data.exposed_forward_s(0.0, *ahead) - data.exposed_forward_s(price.forward_s, *ahead)
             apart_s = open_s(share, price, backward=False) + exposed_s - slowed_s(share, hidden_s)
@@ -149,25 +140,21 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             if not share.prices.training:
                 continue
             exposed_s = data.exposed_backward_s(price.backward_s, *held, last)
-            alone_s, under_s = (data.exposed_between_s(s, *back, behind) for s in (0.0, price.backward_s))
+            alone_s, under_s = (data.exposed_backward_s(s, *back, last) for s in (0.0, price.backward_s))
             hidden_s = alone_s - under_s
             apart_s = open_s(share, price, backward=True) + exposed_s - slowed_s(share, hidden_s)
             back_s = float(backward_s[segment]) - apart_s - copies_s[1]
             again = [moved for moved in price.moves if moved.again and not share.hosts]
             gathers_s = sum(crossing_s(share.prices, whole_again(moved), backward=False) for moved in again)
             gathers_s -= (1 + share.prices.device.overlap_slowdown) * sum(moved.hidden_again_s for moved in again)
-            again_s = float(chain.again_s[segment]) - gathers_s if part[place] else 0.0
-            if full[place]:
-                covered_s = float(chain.covered_s[segment])
-                again_s = float(chain.full_s[segment]) + covered_s + slowed_s(share, covered_s)
-                again_s -= open_s(share, price, backward=False, again=True)
-            totals[block, BACKWARD] += m * (back_s + again_s)
+            partly_s = (float(chain.again_s[segment]) - gathers_s) * bool(part[place])
+            totals[block, BACKWARD] += m * (back_s + (ahead_s if full[place] else partly_s))
     return totals
 
 
 def gathered_beside(share: RankShare, at: tuple[int, int], segment: int) -> tuple[Held, Held]:
     """Parameters of a segment, trained and frozen, that ZeRO gathers while the one next to it computes: none where a
-    stage hasn't it."""
+    stage hasn't it. Without a pipeline each counts as gathered under its own segment."""
     if segment not in range(*at):
         return {}, {}
     price = share.blocks[share.plan.lowered.segments[segment].block]
@@ -182,8 +169,7 @@ def slowed_by_moves(share: RankShare) -> Mapping[Pool, float]:
         again = 0.0 if share.hosts else sum(moved.hidden_again_s for moved in price.moves)
         ahead, back = (sum(getattr(m, name) for m in price.moves) for name in ("hidden_forward_s", "hidden_backward_s"))
         found[index, FORWARD] = share.microbatches * slowed_s(share, uses[index] * ahead)
-        in_full = sum(moved.hidden_forward_s for moved in price.moves if moved.reruns)
-        behind = uses[index] * back + full[index] * in_full + part[index] * again
+        behind = uses[index] * back + full[index] * ahead + part[index] * again
         found[index, BACKWARD] = share.microbatches * slowed_s(share, behind)
     return found
 
@@ -223,13 +209,12 @@ def slowed_s(share: RankShare, hidden_s: float) -> float:
     return share.prices.device.overlap_slowdown * hidden_s
 
 
-def open_s(share: RankShare, price: BlockCost, *, backward: bool, again: bool = False) -> float:
-    """Seconds of a block's own collectives that nothing hides, or of those that run again with its whole forward: a
-    call of the trace has them. What slows the compute while they run beside it is the compute's
-    (``cost_models.collective.overlapped``)."""
-    slowdown, moves = share.prices.device.overlap_slowdown, [m for m in price.moves if m.reruns or not again]
-    hidden_s = sum(m.hidden_backward_s if backward else m.hidden_forward_s for m in moves)
-    return sum(crossing_s(share.prices, m, backward=backward) for m in moves) - (1 + slowdown) * hidden_s
+def open_s(share: RankShare, price: BlockCost, *, backward: bool) -> float:
+    """Seconds of a block's own collectives that nothing hides: a call of the trace has them. What slows the compute
+    while they run beside it is the compute's (``cost_models.collective.overlapped``)."""
+    slowdown = share.prices.device.overlap_slowdown
+    hidden_s = sum(m.hidden_backward_s if backward else m.hidden_forward_s for m in price.moves)
+    return sum(crossing_s(share.prices, m, backward=backward) for m in price.moves) - (1 + slowdown) * hidden_s
 
 
 def copied_once_s(share: RankShare) -> tuple[float, float]:
@@ -249,24 +234,6 @@ def copied_s(share: RankShare) -> Mapping[str, float]:
         gathered_s += share.microbatches * (ahead_s + back_s - added_s)
         scattered_s += share.microbatches * added_s
     return {name: s for name, s in ((GATHERED_COPIES, gathered_s), (SCATTERED_COPIES, scattered_s)) if s}
-
-
-def bucket_copies(share: RankShare, trace: RankTrace) -> list[Call]:
-    """The copies of gradients into the buckets that sum them, as backwards give them; none where buckets are filled
-    otherwise, or what is done to them afterwards is priced with them."""
-    data = share.stage_model.data
-    if data.zero or data.alone or data.servers or data.compressed:
-        return []
-    backwards = (call for call in trace.calls if call.during.startswith(BACKWARD))
-    return [call for call in backwards if call.name == INTO_BUCKET and call.line.startswith(BUCKETS)]
-
-
-def bucketed_s(share: RankShare, copies: Sequence[Call]) -> float:
-    """What the plan says of these copies, where there are any."""
-    costs, data = share.stage_model, share.stage_model.data
-    stored_s = sum(data.copied_s(data.prices.stored * costs.parameter_bytes(at)) for at in share.intervals)
-    beside = sum(sum(costs.summed_bytes(at).values()) for at in share.intervals)
-    return stored_s + data.prices.cold_s(COPY * beside) if copies else 0.0
 
 
 def update_s(share: RankShare) -> float:

@@ -19,6 +19,6 @@ Modules, each importing only those before it:
 
 from autoplan.rules.check.check import check_rule
 from autoplan.rules.check.lacking import check_rules
-from autoplan.rules.check.report import RuleReport
+from autoplan.rules.check.report import Row, RuleReport
 
-__all__ = ["RuleReport", "check_rule", "check_rules"]
+__all__ = ["Row", "RuleReport", "check_rule", "check_rules"]

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from autoplan.arguments.environment import NVME
 from autoplan.errors import DiskError
-from autoplan.ops.torch_private import is_fake
 
 IN_MEMORY = ("tmpfs", "ramfs")
 PIECE = 1 << 23   # bytes that are read at a time
@@ -48,7 +48,7 @@ class DiskMemory:
         In a rehearsal, whose tensors are fake, it is one of those.
         """
         elements = torch.Size(shape).numel()
-        if not elements or is_fake(torch.empty(0)):
+        if not elements or isinstance(torch.empty(0), FakeTensor):
             return torch.zeros(shape, dtype=dtype)
         self.check_folder()
         size = elements * dtype.itemsize
@@ -108,7 +108,7 @@ class DiskMemory:
 
 def on_disk(tensor: Tensor) -> bool:
     """Whether a tensor's memory is a file's."""
-    return not is_fake(tensor) and tensor.untyped_storage().filename is not None
+    return not isinstance(tensor, FakeTensor) and tensor.untyped_storage().filename is not None
 
 
 def file_system_of(folder: Path) -> str:

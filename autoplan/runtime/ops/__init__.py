@@ -45,8 +45,8 @@ from autoplan.runtime.ops.embedding.vocab_parallel import (
     vocab_parallel_embedding_bag,
     vocab_parallel_ragged_bag,
 )
+from autoplan.runtime.ops.experts.beside_shared import return_tokens, run_experts, send_tokens
 from autoplan.runtime.ops.experts.capacity import within_capacity
-from autoplan.runtime.ops.experts.overlapped_exchange import return_tokens, run_experts, send_tokens
 from autoplan.runtime.ops.experts.own_experts import experts, local_experts, scattered, top_indices
 from autoplan.runtime.ops.experts.routed import routed_experts
 from autoplan.runtime.ops.global_random import dropout, uniform

@@ -28,65 +28,65 @@ Given = Sequence[Tensor | None]
 
 
 def joined_linear(
-    x: Tensor, weights: Sequence[Tensor], biases: Given = (), transposed: bool = False, copied: Sequence[int] = ()
+    x: Tensor, weights: Sequence[Tensor], biases: Given = (), transposed: bool = False, apart: Sequence[int] = ()
 ) -> tuple[Tensor, ...]:
     """x [.., k], weights [n_i, k] -> x @ weight_iᵀ (+ bias_i [n_i]) for each, [.., n_i].
 
     biases      of all of them, or none
     transposed  weights lie [k, n], all of one size: one product of a batch of them; in half precision, where a batch
                 is rounded otherwise, one after another
-    copied      results that are copied out of the one product, by their places: those that the backward reads, where
+    apart       results that are copied out of the one product, by their places: those that the backward reads, where
                 it would keep the whole product for them
     """
-    return products(x, None, weights, biases, transposed, None, None, copied)
+    return products(x, None, weights, biases, transposed, None, None, apart)
 
 
 def regathered_linear(
     x: Tensor, weights: Sequence[Tensor], dim: int, axis: MeshAxis, keep: bool, biases: Given = (),
-    transposed: bool = False, copied: Sequence[int] = (),
+    transposed: bool = False, apart: Sequence[int] = (),
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """As ``gathered_linear`` of ``all_gather(x, dim, axis)``, [.., n·s, .., k]. ``keep``: what was gathered is kept;
     else x is, and the gather runs again in the backward."""
     if axis.size == 1:
-        return products(x, None, weights, biases, transposed, None, None, copied)
+        return products(x, None, weights, biases, transposed, None, None, apart)
     if keep:
-        return gathered_linear(x, raw.all_gather(x.detach(), dim, axis), weights, dim, axis, biases, transposed, copied)
-    return Products.apply(x, None, transposed, dim, axis, tuple(copied), *weights, *padded(biases, weights))
+        return gathered_linear(x, raw.all_gather(x.detach(), dim, axis), weights, dim, axis, biases, transposed, apart)
+    return Products.apply(x, None, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
 
 
 def column_linear(
     x: Tensor, weights: Sequence[Tensor], axis: MeshAxis, biases: Given = (), transposed: bool = False,
-    copied: Sequence[int] = (),
+    apart: Sequence[int] = (),
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """x [.., k] I on the axis, weights [n_i, k] S(0) -> x @ weight_iᵀ (+ bias_i [n_i]) for each, [.., n_i].
 
     biases      of some or all of them, None where there is none
     transposed  weights lie [k, n_i], S(1)
-    copied      as of ``joined_linear``
+    apart       as of ``joined_linear``
     As products of ``to_replicate(x)``; backward an all-reduce of x's gradient, under the weights' gradients.
     """
-    return products(x, None, weights, biases, transposed, None, axis, copied)
+    return products(x, None, weights, biases, transposed, None, axis, apart)
 
 
 def gathered_linear(
     x: Tensor, whole: Tensor, weights: Sequence[Tensor], dim: int, axis: MeshAxis, biases: Given = (),
-    transposed: bool = False, copied: Sequence[int] = (),
+    transposed: bool = False, apart: Sequence[int] = (),
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The same of x [.., s, .., k] S(dim), and what ``all_gather(x, dim, axis)`` made of it, [.., n·s, .., k].
 
     As products of ``whole``; backward a reduce-scatter, under the weights' gradients.
     """
-    return products(x, whole.detach(), weights, biases, transposed, dim, axis, copied)
+    return products(x, whole.detach(), weights, biases, transposed, dim, axis, apart)
 
 
 def products(
     x: Tensor, whole: Tensor | None, weights: Sequence[Tensor], biases: Given, transposed: bool, dim: int | None,
-    axis: MeshAxis | None, copied: Sequence[int],
+    axis: MeshAxis | None, apart: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """``whole``: what the weights multiply; None: x itself. ``axis``: whose sum there is; None: there is none."""
     if axis is not None and axis.size == 1:
         x, whole, axis, dim = x if whole is None else whole, None, None, None
-    return Products.apply(x, whole, transposed, dim, axis, tuple(copied), *weights, *padded(biases, weights))
+    return Products.apply(x, whole, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
 
 
 def padded(biases: Given, weights: Sequence[Tensor]) -> Given:
@@ -125,7 +125,7 @@ class Products(Function):
     @staticmethod
     def forward(
         ctx, x: Tensor, whole: Tensor | None, transposed: bool, dim: int | None, axis: MeshAxis | None,
-        copied: tuple[int, ...], *operands: Tensor | None,
+        apart: tuple[int, ...], *operands: Tensor | None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         count = len(operands) // 2
         weights, biases = [w for w in operands[:count] if w is not None], operands[count:]
@@ -144,8 +144,8 @@ class Products(Function):
             results = of_batch(rows, joined.view(count, *weights[0].shape), bias)
         else:
             results = functional.linear(rows, joined, bias).split(ctx.sizes, -1)
-        packed = torch.contiguous_format
-        return tuple(r.clone(memory_format=packed) if i in copied else r for i, r in enumerate(results))
+        copied = torch.contiguous_format
+        return tuple(r.clone(memory_format=copied) if i in apart else r for i, r in enumerate(results))
 
     @staticmethod
     def backward(ctx, *gradients: Tensor) -> tuple[Tensor | None, ...]:

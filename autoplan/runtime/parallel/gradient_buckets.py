@@ -79,27 +79,24 @@ class Bucket:
 
     def begin(self, microbatches: int) -> None:
         """A new step: nothing has come yet."""
-        self.left = [count * microbatches for count in self.expected]
+        self.microbatches = microbatches
+        self.came = [0] * len(self.held)
         self.pending = len(self.held)
         self.missing: tuple[int, ...] = ()
         self.work: dist.Work | Push | Running | OnStream | None = None
 
-    def take(self, place: int, parameter: Tensor) -> bool:
-        """A backward has given a gradient, or added to it; whether it was the last that this bucket waited for.
-
-        It runs for every gradient of every microbatch, between two operators of the backward.
-        """
-        if parameter.grad is not self.views[place]:
-            self.keep(place)
-        self.left[place] -= 1
-        if self.left[place]:
-            return False
-        self.pending -= 1
-        return not self.pending
+    def take(self, place: int) -> None:
+        """A backward has given a gradient, or added to it."""
+        self.keep(place)
+        self.came[place] += 1
+        if self.came[place] == self.expected[place] * self.microbatches:
+            self.pending -= 1
 
     def keep(self, place: int) -> None:
         """Has a gradient lie in the bucket; of one that fully_shard gives, which stays a DTensor, a copy."""
         held, view = self.held[place], self.views[place]
+        if held.parameter.grad is view:
+            return
         gradient = held.gradient if held.sharded else held.parameter.grad
         assert gradient is not None
         view.copy_(gradient)
@@ -108,17 +105,14 @@ class Bucket:
 
     def start(self, taken: Sequence[int] | None = None) -> None:
         """Begins the sum; this rank's share of what it has no gradient of is zero. ``taken``: see ``Push``."""
+        self.missing = tuple(i for i, h in enumerate(self.held) if h.parameter.grad is None)
         self.had.fill_(1)
-        missing = []
-        for place, (held, view) in enumerate(zip(self.held, self.views, strict=True)):
-            gradient = held.parameter.grad
-            if gradient is None:
-                missing.append(place)
-                view.zero_()
+        for place in range(len(self.held)):
+            if place in self.missing:
+                self.views[place].zero_()
                 self.had[place] = 0
-            elif gradient is not view:
+            else:
                 self.keep(place)
-        self.missing = tuple(missing)
         if self.sent is not self.flat:
             self.sent.copy_(self.flat)
         if self.owner is not None:
@@ -150,8 +144,7 @@ class Bucket:
 
     def give(self, held: ShardedParameter, summed: Tensor) -> None:
         if not held.sharded:
-            if held.parameter.grad is not summed:
-                held.parameter.grad = summed
+            held.parameter.grad = summed
             return
         if held.parameter.grad is None:
             held.parameter.grad = torch.zeros_like(held.parameter)
@@ -194,10 +187,7 @@ class GradientSums:
         self.hooks += [
             each.parameter.register_post_accumulate_grad_hook(partial(widen, dtype=each.values.dtype))
             for each in held
-            if each.stored.trainable
-            and not each.sharded
-            and each.name not in summed
-            and each.parameter.dtype != each.values.dtype
+            if each.stored.trainable and not each.sharded and each.name not in summed
         ]
 
     def follow(self, optimizer: Optimizer) -> None:
@@ -222,10 +212,9 @@ class GradientSums:
         for bucket in self.buckets:
             bucket.begin(microbatches)
 
-    def came(self, bucket: Bucket, place: int, parameter: Tensor) -> None:
+    def came(self, bucket: Bucket, place: int, _: Tensor) -> None:
         """Autograd has given a gradient: the sums begin of the next buckets that are complete."""
-        if not bucket.take(place, parameter):
-            return
+        bucket.take(place)
         while not self.awaited and self.started < len(self.buckets) and not self.buckets[self.started].pending:
             self.buckets[self.started].start()
             self.started += 1

@@ -24,7 +24,6 @@ last ones when the rank's last backward is done.
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -109,8 +108,6 @@ def shard_stage(
             ignored_params=ignored,
         )
         gathered += [module] if mine and isinstance(module, FSDPModule) else []
-        if module is not stage:
-            gather_together(module)
     for unit in gathered[:1]:
         # with several microbatches the segment before the first would be the last one of the microbatch before, whose
         # backward is over: torch's own choice gathers it for nothing
@@ -118,24 +115,6 @@ def shard_stage(
     for unit in fsdp_modules(stage):
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
-
-
-def gather_together(unit: nn.Module) -> None:
-    """Has a forward begin the gathers of all of a segment's groups before it waits for the first.
-
-    A mixture's segment has a group of experts and one of what is beside them. fully_shard waits for one group's gather
-    before it begins the next one's, and its streams then wait for all compute issued so far: that of the segment before
-    would hide nothing of the second gather. As a prefetch has no public call for a module itself, this is torch's own.
-    """
-    groups = unit._get_fsdp_state()._fsdp_param_groups if isinstance(unit, FSDPModule) else []
-    if len(groups) > 1:
-        unit.register_forward_pre_hook(partial(begin_gathers, groups), prepend=True)
-
-
-def begin_gathers(groups: Sequence[Any], module: nn.Module, args: tuple[Any, ...]) -> None:
-    """A hook ahead of fully_shard's own; nothing where the parameters are there, or on their way."""
-    for group in groups:
-        group._prefetch_unshard(group, "forward")
 
 
 def last_segment(spec: ProgramSpec, stage: nn.Module) -> nn.Module | None:

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Cost, Operator, Prices
+from autoplan.cost.beside_tokens import beside_tokens
 from autoplan.cost.chunk_seconds import Product, beside_products
-from autoplan.cost.operators.intermediates import sent_again
+from autoplan.cost.operators.kept_beside import sent_again
 from autoplan.cost.operators.lookups import CachedTables
 from autoplan.cost.operators.operator_seconds import lookups_of
 from autoplan.cost.operators.token_exchange import NOTHING, in_chunks
 from autoplan.cost.prices import layout_bytes
-from autoplan.cost.shared_overlap import shared_expert_seconds
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
 from autoplan.ir.layout import I, Layout, R
@@ -25,7 +25,6 @@ from autoplan.redistribution.chunks import chunks_of, products_beside
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.redistribution.shared_experts import in_order, overlapped
 from autoplan.rules.strategies import Strategy
-from autoplan.search.block_cost.early_stop import left_out
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
 from autoplan.search.block_cost.live_compiled import CompiledWalk
 from autoplan.search.block_cost.live_forward import Located
@@ -40,7 +39,6 @@ class MovedBytes:
     again           its forward runs again in the backward of a segment that recomputes selectively
     second_s        of that run, whole where the first is in chunks; None: as the first
     hidden_again_s  of these
-    reruns          its forward runs again in the backward of a segment that recomputes in full
     """
 
     where: str
@@ -52,7 +50,6 @@ class MovedBytes:
     again: bool = False
     second_s: float | None = None
     hidden_again_s: float = 0.0
-    reruns: bool = True
 
     @property
     def again_s(self) -> float:
@@ -65,7 +62,6 @@ class BlockCost:
 
     forward_s, backward_s   redistributions included
     weights_s        of backward_s, what gives parameters' gradients alone, so that other stages don't wait for it
-    rerun_s          of its forward, where it runs again to recompute in full
     flops            of the matmuls, forward
     kept_bytes       kept from the forward for the backward
     selective        the same where it recomputes selectively, and what then runs again
@@ -85,7 +81,6 @@ class BlockCost:
     forward_s: float
     backward_s: float
     weights_s: float
-    rerun_s: float
     flops: float
     kept_bytes: int
     selective: SelectiveSaves
@@ -133,12 +128,10 @@ def price_block(
     total = Cost()
     moves: list[MovedBytes] = []
     sent: list[tuple[int, tuple[str, Layout]]] = []  # moves whose forward may run again, with what then does
-    made_by: list[Located] = []  # of each move, what it is of
     alone_s: dict[str | Located, float] = {}
-    whole_s: dict[Located, float] = {}
     weights_s, inputs_s = {}, {}
     for name, strategy in choice.strategies:
-        beside = shared_expert_seconds(flights[name], choice, operators, prices) if name in flights else NOTHING
+        beside = beside_tokens(flights[name], choice, operators, prices) if name in flights else NOTHING
         inside = prices.inside(operators[name], strategy, beside)
         cost = prices.operator(operators[name], strategy, inside)
         total += cost
@@ -146,14 +139,13 @@ def price_block(
         again, made = sent_again(operators[name], strategy, mesh), strategy.output(len(types[name].shape), mesh)
         sent += [(len(moves) + place, (name, made)) for place, each in enumerate(inside) if each.step in again]
         moves += [MovedBytes(f"{block.name} {name}", **vars(each)) for each in inside]
-        made_by, whole_s[name, made] = made_by + [(name, made)] * len(inside), cost.forward_s
         alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
     under, cut = hidden_hops(block, choice, mesh), products_beside(block, choice, mesh)
     strategies = dict(choice.strategies)
     for number, hop in enumerate(choice.hops):
         found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
         assert found is not None, f"{hop.value} of {block.name} can't go from {hop.source} to {hop.target}"
-        total, whole_s[hop.value, hop.target] = total + found[0], found[0].forward_s
+        total += found[0]
         local_bytes = layout_bytes(types[hop.value], hop.target, mesh)
         for step in found[1]:
             cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
@@ -170,7 +162,6 @@ def price_block(
                 moved, more = cut_in_chunks(prices, replace(step, chunks=chunks), moved, pairs, hop.value in carries)
                 total += more
             moves.append(moved)
-            made_by.append((hop.value, hop.target))
             sent.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     trained = tuple(name not in block.frozen for name, _ in choice.parameters)
@@ -179,15 +170,13 @@ def price_block(
         for (_, layout), mine in zip(choice.parameters, trained, strict=True)
     )
     entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
-    live, selective, left = live_of(block, choice, operators, prices, alone_s, whole_s, total.forward_s, entering)
+    live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)
     for place, located in sent:
         moves[place] = replace(moves[place], again=located in selective.again)
-    moves = [replace(each, reruns=at not in left) for each, at in zip(moves, made_by, strict=True)]
     return BlockCost(
         total.forward_s,
         total.backward_s,
         total.weights_s,
-        total.forward_s - sum(whole_s[at] for at in left),
         total.flops,
         live.kept,
         selective,
@@ -237,19 +226,16 @@ def cut_in_chunks(
 
 def live_of(
     block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices,
-    alone_s: Mapping[str | Located, float], whole_s: Mapping[Located, float], forward_s: float, input_bytes: int,
-) -> tuple[LiveBytes, SelectiveSaves, tuple[Located, ...]]:  # fmt: skip
+    alone_s: Mapping[str | Located, float], forward_s: float, input_bytes: int,
+) -> tuple[LiveBytes, SelectiveSaves]:  # fmt: skip
     """What a block holds while it runs, as it is and recomputed selectively: eager operator by operator, compiled
-    kernel by kernel. And what doesn't run again where it is recomputed in full."""
+    kernel by kernel."""
+    beside = (prices, alone_s, forward_s, input_bytes)
     if not prices.fuses:
         walk = walk_through(block, choice, operators, prices)
         live = live_of_walk(walk, prices.training)
-        if not prices.training:
-            return live, SelectiveSaves(), ()
-        left = left_out(walk)
-        again_s = forward_s - sum(whole_s[at] for at in left)
-        return live, selective_of_walk(walk, live, prices, alone_s, again_s, input_bytes), left
+        return live, selective_of_walk(walk, live, *beside) if prices.training else SelectiveSaves()
     compiled = CompiledWalk(block, choice, operators, prices)
-    live, beside = compiled.live(), (prices, alone_s, forward_s, input_bytes)
+    live = compiled.live()
     again = selective_of_values(compiled, block, choice, live, *beside) if prices.training else SelectiveSaves()
-    return live, again, ()
+    return live, again

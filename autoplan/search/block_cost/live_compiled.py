@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Operator, Prices
-from autoplan.cost.operators.intermediates import activated_bytes, intermediate_bytes, passing_bytes
+from autoplan.cost.operators.kept_beside import activated_bytes, bytes_beside, passing_bytes
 from autoplan.cost.prices import COPYING, HALF, layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import DTYPE_BYTES, Block
@@ -128,7 +128,7 @@ class CompiledWalk:
         saved = frozenset(self.root(at) for step in steps for at in kept_of(step)) | (reads & self.gathered)
         operators = [step.operator for step in steps if step.operator is not None]
         given = [(o, self.strategies[o.node.name], self.mesh) for o in operators]
-        beside = sum(intermediate_bytes(*one) + activated_bytes(*one) for one in given)
+        beside = sum(bytes_beside(*one) + activated_bytes(*one) for one in given)
         overwrites = bool(operators) and all(operator.rule.cost == "memory" for operator in operators)
         each = [passing_bytes(*one) for one in given]
         passing = each[0] if len(each) == 1 else (0.0, 0.0, 0.0)  # a mixture is a kernel by itself

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from autoplan.cost import Device, Operator
 from autoplan.cost.operators.eager_temporaries import Holds, holds_of
-from autoplan.cost.operators.intermediates import activated_bytes, intermediate_bytes, is_mixture, passing_bytes
+from autoplan.cost.operators.kept_beside import activated_bytes, bytes_beside, is_mixture, passing_bytes
 from autoplan.cost.operators.operator_seconds import lookups_of
 from autoplan.cost.prices import COPYING, layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
@@ -162,7 +162,7 @@ class Walk:
         kept = [self.storage(step.makes if p == "out" else step.reads[int(p)]) for p in self.keeps(operator, holds)]
         if operator.result_carries:
             strategy = dict(self.choice.strategies)[operator.node.name]
-            beside = holds.saved(sizes, result) + intermediate_bytes(operator, strategy, self.mesh)
+            beside = holds.saved(sizes, result) + bytes_beside(operator, strategy, self.mesh)
             kept += [self.make(beside)] if beside else []
             if is_mixture(operator):
                 self.beside[kept[-1]] = step

@@ -5,8 +5,8 @@ what was gathered, needn't be kept: the operands from which it follows are, or f
 Products, attention, experts and collectives inside operators (``DEAR``) never run again, so a product's result is kept
 only where something in the backward reads it, or what follows from it; a partial sum, which nobody reads, isn't. What a
 mixture keeps beside its operands may be dropped all the same, for it is most of what a layer keeps: its first products
-run again then, and its tokens travel again (``cost.operators.intermediates``). What its activation makes, elementwise,
-is always dropped.
+run again then, and its tokens travel again (``cost.operators.kept_beside``). What its activation makes, elementwise, is
+always dropped.
 
 Of all the sets that may be computed again the one is sought that minimises
 
@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 
 from autoplan.cost import Operator, Prices
 from autoplan.cost.operators.collective_ops import body_collectives
-from autoplan.cost.operators.intermediates import (
+from autoplan.cost.operators.kept_beside import (
     activated_again,
     activated_bytes,
-    intermediate_bytes,
+    bytes_beside,
     is_mixture,
     mixture_again_s,
     rebuilt_bytes,
@@ -44,6 +44,7 @@ from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.block_cost.live_backward import Backward
 from autoplan.search.block_cost.live_compiled import CompiledWalk, kept_roots
 from autoplan.search.block_cost.live_forward import Located, Step, Walk
+from autoplan.search.block_cost.saved_tensors import values_bytes
 
 DEAR = ("matmul", "attention", "experts", "lookups")
 """Kinds of operators (``Rule.cost``) whose results are never computed again."""
@@ -155,7 +156,7 @@ class Dataflow:
 
 
 def selective_of_walk(
-    walk: Walk, live: LiveBytes, prices: Prices, alone_s: Mapping[str | Located, float], rerun_s: float,
+    walk: Walk, live: LiveBytes, prices: Prices, alone_s: Mapping[str | Located, float], forward_s: float,
     input_bytes: int,
 ) -> SelectiveSaves:  # fmt: skip
     """An eager block, as it was walked through.
@@ -163,7 +164,7 @@ def selective_of_walk(
     live         where nothing is recomputed
     alone_s      forward seconds of each operator, the collectives of its body aside; of a redistribution those that are
                  left of its second run where products hide a part
-    rerun_s      of the block's forward where it is recomputed in full
+    forward_s    of the block
     input_bytes  what full recomputation keeps
     """
     sizes = {s: size for s, size in walk.sizes.items() if s >= 0 or s in walk.entered}
@@ -180,7 +181,7 @@ def selective_of_walk(
         made[storage] = Made(step.makes, reads, products_seconds(step, walk.choice, prices))
     dropped = set(walk.activated.values())
     saved = tuple(dict.fromkeys(s for each in walk.saved for s in each if s not in dropped))
-    held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, rerun_s))
+    held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
     reads_of = {s: tuple(m.reads) for s, m in made.items() if s in again}
     reads_of |= {activated: (beside,) for beside, activated in walk.activated.items()}
     strategies = dict(walk.choice.strategies)
@@ -279,7 +280,7 @@ def selective_of_values(
     """A compiled block: as ``selective_of_walk``, each value in each layout a storage of its own."""
     mesh, types, steps, strategies = prices.mesh, compiled.types, compiled.steps, compiled.strategies
     values = kept_roots(steps, compiled.roots)
-    beside = live.kept - sum(layout_bytes(types[value], layout, mesh) for value, layout in values)
+    beside = live.kept - values_bytes(values, types, mesh)
     located = dict.fromkeys(at for step in steps for at in (*step.reads, step.makes))
     number = {at: n for n, at in enumerate(located)}
     constant = {v.name for v in (*block.parameters, *block.externals, *block.buffers)}
@@ -295,7 +296,7 @@ def selective_of_values(
         operator, reads = step.operator, tuple(number[at] for at in step.reads)
         assert operator is not None
         way = operator, strategies[operator.node.name], mesh
-        sizes[n] = round(intermediate_bytes(*way))
+        sizes[n] = round(bytes_beside(*way))
         made[n] = Made(step.makes, reads, products_seconds(step, choice, prices))
         beside -= sizes[n] + round(activated_bytes(*way))
     saved = (*saved, *mixtures)

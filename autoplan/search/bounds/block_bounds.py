@@ -65,7 +65,7 @@ class BlockBounds:
         floor, price = np.array([rows[b] for b in self.blocks]), prices[None, :]
         repeats, asked = chain.repeated[:, None], stage_model.candidate.recompute
         least = np.where(repeats & (asked not in ("auto", "none")), np.inf, floor)
-        for kind, again_s, kept in (("full", "full_s", "inputs"), ("selective", "again_s", "selective")):
+        for kind, again_s, kept in (("full", "forward_s", "inputs"), ("selective", "again_s", "selective")):
             other = floor[:, :1] + self.least(again_s)[:, None] + price * self.least(kept)[:, None]
             least = np.where(repeats & (asked in ("auto", kind)), np.minimum(least, other), least)
         return least + (chain.forward_s + chain.backward_s - self.own_s)[:, None]
@@ -77,7 +77,7 @@ BYTES = (
 )  # fmt: skip
 """Columns of a chain that leaner operators may lessen."""
 
-AGAIN = ("full_s", "again_s")
+AGAIN = ("forward_s", "again_s")
 """Columns of what is recomputed."""
 
 
@@ -93,7 +93,7 @@ def rates_of(prices: Sequence[BlockCost], uses: Mapping[int, int]) -> np.ndarray
     for where bytes must be saved otherwise. Rounded, so that candidates with about the same operators ask for the same.
     """
     rows = [
-        (p.rerun_s, p.selective.again_s, p.kept_bytes - p.input_bytes, p.kept_bytes - p.selective.kept_bytes)
+        (p.forward_s, p.selective.again_s, p.kept_bytes - p.input_bytes, p.kept_bytes - p.selective.kept_bytes)
         for block, p in enumerate(prices)
         if uses[block] > 1
     ]

@@ -75,7 +75,7 @@ def seconds_per_byte(stage_model: StageModel, stage: StageChoice) -> float:
     """The dearest recomputation that a stage uses: seconds for each byte kept of one microbatch."""
     chain = stage_model.chain
     again = [i for i in range(stage.first, stage.last) if chain.repeated[i]]
-    full = [(chain.full_s[i], chain.kept[i] - chain.inputs[i]) for i in again[: stage.recompute]]
+    full = [(chain.forward_s[i], chain.kept[i] - chain.inputs[i]) for i in again[: stage.recompute]]
     part = again[stage.recompute : stage.recompute + stage.selective]
     some = [(chain.again_s[i], chain.kept[i] - chain.selective[i]) for i in part]
     return float(max((seconds / saved for seconds, saved in full + some if saved > 0), default=math.inf))

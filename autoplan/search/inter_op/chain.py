@@ -12,7 +12,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import splits
 from autoplan.cost.operators.lookups import CachedTables
-from autoplan.cost.zero_costs import Backward, DataAxis
+from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model, Segment
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.selective import SelectiveSaves
@@ -33,15 +33,13 @@ class Chain:
     elsewhere, untouched   of ``parameters``, as in ``SegmentBytes``
     frozen, frozen_owned  of the others what stays on the device between uses, and that divided likewise
     gathered_frozen  bytes of these where they stand whole only while they are used
-    full_s       to run a segment's forward again, less ``covered_s``, by which it hides more of the backward's
-                 collectives: parameters are gathered once for both
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
     selective_inputs, selective_backward, selective_adding   bytes of such a segment at its moments, as in ``Live``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together, each gather under its own segment
-    opens_s, follows_s       how much more the gather leaves exposed under nothing, as a stage's first one runs, and
-                 under the segment before it
-    opens_back_s, follows_back_s   the same backward, of the scatters in each microbatch, too
+    opens_s, follows_s       of a pipeline how much more the gather leaves exposed under nothing, as a stage's first one
+                 runs, and under the segment before it
+    opens_back_s, follows_back_s   the same backward
     halves       of ``kept``, what a split backward makes in its first half and keeps for the second
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
     held         trained parameters by segment
@@ -72,8 +70,6 @@ class Chain:
     selective_backward: np.ndarray
     selective_adding: np.ndarray
     again_s: np.ndarray
-    full_s: np.ndarray
-    covered_s: np.ndarray
     exposed_s: np.ndarray
     opens_s: np.ndarray
     follows_s: np.ndarray
@@ -121,20 +117,9 @@ class Chain:
         the next such one; of others none."""
         if not self.opens(at):
             return []
-        runs = units_of(at, self.held)
+        begins = [n for n, unit in enumerate(self.held.first_reads(at)) if unit]
+        runs = [slice(*run) for run in pairwise([*begins, at[1]])]
         return [(float(self.forward_s[run].sum()), float(self.backward_s[run].sum())) for run in runs]
-
-    def backward(self, at: tuple[int, int], held: HeldParameters, at_once: bool) -> Backward:
-        """The backward of a run of segments, by those that are the first to read parameters.
-
-        held     of these parameters, whose gradients are summed
-        at_once  as of ``Backward``
-        """
-        runs = units_of(at, held)
-        before = slice(at[0], runs[0].start if runs else at[1])
-        each = [float(self.backward_s[run].sum()) for run in runs]
-        largest = [max(size for _, size in held.segments[run.start]) for run in runs]
-        return Backward(each, float(self.backward_s[before].sum()), at_once, largest)
 
     def gathered_late_s(self, at: tuple[int, int]) -> tuple[float, float]:
         """What ZeRO's gathers add to a stage's (forward, backward) beyond what its segments are counted with."""
@@ -159,12 +144,6 @@ class Chain:
         return Chain(**{f.name: columns.get(f.name, getattr(self, f.name)) for f in fields(self)})
 
 
-def units_of(at: tuple[int, int], held: HeldParameters) -> list[slice]:
-    """Of a run of segments each that is the first to read parameters, with those up to the next such one."""
-    begins = [at[0] + n for n, unit in enumerate(held.first_reads(at)) if unit]
-    return [slice(*run) for run in pairwise([*begins, at[1]])]
-
-
 def chain_of(
     model: Model, blocks: Sequence[BlockCost], candidate: Candidate, data: DataAxis,
     both: tuple[HeldParameters, HeldParameters],
@@ -178,7 +157,6 @@ def chain_of(
     sizes, others = ([sum(part.values()) for part in parts] for parts in parameters_of(blocks))
     waits_f = [data.exposed_forward_s(b.forward_s, b.parameters, b.frozen) for b in blocks]
     waits_b = [data.exposed_backward_s(b.backward_s, b.parameters, b.frozen) if training else 0.0 for b in blocks]
-    covered = [waited_s - longer_s(b, data) for waited_s, b in zip(waits_b, blocks, strict=True)]
     summed = [size - block.untouched for size, block in zip(sizes, blocks, strict=True)]
     added = [data.added_s(p) if training and p else 0.0 for p in summed]
     copies = [data.copies_s(*pair) for pair in zip(sizes, others, strict=True)]
@@ -225,8 +203,6 @@ def chain_of(
         selective_backward=along(b.selective.live.backward for b in blocks),
         selective_adding=along(b.selective.live.adding for b in blocks),
         again_s=along(b.selective.again_s for b in blocks),
-        full_s=along(b.rerun_s for b in blocks) - along(covered) + np.array([each.missed_s for each in cached]),
-        covered_s=along(covered),
         exposed_s=along(waits_f) + along(waits_b),
         **late_gathers(order, blocks, data),
         kept_inputs=along(b.live.kept_inputs for b in blocks),
@@ -240,13 +216,6 @@ def chain_of(
     )
 
 
-def longer_s(block: BlockCost, data: DataAxis) -> float:
-    """What ZeRO leaves exposed of a block's backward where its forward runs again first."""
-    if not data.prices.training:
-        return 0.0
-    return data.exposed_backward_s(block.rerun_s + block.backward_s, block.parameters, block.frozen)
-
-
 def parameters_of(blocks: Sequence[BlockCost]) -> tuple[list[dict[tuple[str, ...], int]], ...]:
     """(trained ones, the others), of each block."""
     return [block.parameters for block in blocks], [block.frozen for block in blocks]
@@ -254,10 +223,9 @@ def parameters_of(blocks: Sequence[BlockCost]) -> tuple[list[dict[tuple[str, ...
 
 def late_gathers(order: Sequence[int], blocks: Sequence[BlockCost], data: DataAxis) -> dict[str, np.ndarray]:
     """``opens_s`` to ``follows_back_s`` of a chain of these blocks. A rank turns from one stage's forward to another's
-    backward with nothing gathered ahead, for each microbatch."""
+    backward with nothing gathered ahead, for each microbatch; without a pipeline that is once each way, and left out.
+    """
     found = {name: np.zeros(len(order)) for name in ("opens_s", "follows_s", "opens_back_s", "follows_back_s")}
-    if not data.piped and (data.zero == 3 or data.scatters_each):
-        return found | late_alone(order, blocks, data)
     if data.zero < 3 or not data.piped:
         return found
     known: dict[tuple[int, int], tuple[float, float]] = {}
@@ -276,31 +244,6 @@ def late_gathers(order: Sequence[int], blocks: Sequence[BlockCost], data: DataAx
         found["opens_s"][n], found["opens_back_s"][n] = more_s(block, -1)
         found["follows_s"][n], found["follows_back_s"][n] = more_s(block, before)[0], more_s(block, behind)[1]
     return found
-
-
-def late_alone(order: Sequence[int], blocks: Sequence[BlockCost], data: DataAxis) -> dict[str, np.ndarray]:
-    """The same where there is one stage. Under a segment's forward the next one's parameters are gathered; under its
-    backward those of the segment in front, after the scatter of the gradients of the segment behind. The first gather
-    and the last scatter of a microbatch are in the open, as is the backward's first gather of a chain that lets its
-    last segment's parameters go (``DataAxis.gathers``)."""
-    each, last = [blocks[block] for block in order], len(order) - 1
-    kept = data.keeps_last and order.count(order[-1]) == 1
-    ahead, back = np.zeros(len(order)), np.zeros(len(order))
-    known: dict[tuple[int, ...], tuple[float, float]] = {}
-    for n, own in enumerate(each):
-        around = (*order[max(0, n - 1) : n + 2], n == 0, n == last)
-        if around not in known:
-            before_s = each[n - 1].forward_s if n else 0.0
-            held, front = (own.parameters, own.frozen), (each[n - 1].parameters, each[n - 1].frozen) if n else ({}, {})
-            behind = each[n + 1].parameters if n < last else {}
-            ahead_s = data.exposed_forward_s(before_s, *held) - data.exposed_forward_s(own.forward_s, *held)
-            back_s = data.exposed_between_s(own.backward_s, *front, behind)
-            back_s += data.exposed_between_s(0.0, scattered=held[0]) if n == 0 else 0.0
-            back_s += data.exposed_between_s(0.0, *held) if n == last and not kept else 0.0
-            back_s -= data.exposed_backward_s(own.backward_s, *held, n == last and kept)
-            known[around] = ahead_s, back_s if data.prices.training else 0.0
-        ahead[n], back[n] = known[around]
-    return {"opens_s": ahead, "follows_s": ahead, "opens_back_s": back, "follows_back_s": back}
 
 
 def held_by(model: Model, blocks: Sequence[BlockCost]) -> tuple[HeldParameters, HeldParameters]:

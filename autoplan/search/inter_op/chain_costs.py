@@ -243,7 +243,7 @@ def chain_costs_of(stage_model: StageModel, memory_limit: float) -> ChainCosts:
         backward_s=backward_s,
         weights_s=weights_s,
         whole_s=whole_s,
-        full_s=chain.full_s,
+        full_s=chain.forward_s,
         part_s=chain.again_s,
         messages_s=messages,
         memory=stage_model.memory_account,

@@ -107,16 +107,6 @@ class DivisionSearch:
     def done(self) -> bool:
         return self.best_s <= self.bound_s * (1 + self.gap) or self.bound_s >= self.limit_s
 
-    @property
-    def begun(self) -> bool:
-        """Whether the program was built."""
-        return self.few is not None
-
-    @property
-    def first_paths(self) -> list[np.ndarray]:
-        """Those that are known before the program has an answer, and that of even stages."""
-        return [*self.costs.interleaved.paths, self.path(self.even).counts]
-
     @cached_property
     def even(self) -> Division:
         return self.costs.pinned(even_stages(self.costs))
@@ -211,7 +201,7 @@ class DivisionSearch:
         if runs.whole_numbers(p.stages) > max(MANY_INTEGERS, self.few_integers):  # only its fractions are asked for
             runs = SegmentRuns.of(p, turns=True)
         milp = PartitionMilp(p, first.step_s, runs)
-        self.paths = self.first_paths
+        self.paths = [*p.interleaved.paths, first.counts]
         for path in self.paths:
             milp.add_path(path)
         if p.over(even) > (TIGHT - 1) * p.memory_limit:

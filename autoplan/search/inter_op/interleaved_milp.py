@@ -33,7 +33,7 @@ import numpy as np
 from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, splits
 from autoplan.search.inter_op.chain_costs import FULL, PART, ChainCosts, Division, Divisions
 from autoplan.search.inter_op.rank_memory import BESIDE
-from autoplan.solver.arrays import ArrayProgram, column
+from autoplan.solver.arrays import ArrayProgram
 
 EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
@@ -113,6 +113,11 @@ class Found:
 
     bound_s: float
     division: Division | None
+
+
+def column(variables: np.ndarray, factors: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """A term with one variable in each of many rows."""
+    return variables[:, None], np.broadcast_to(factors, variables.shape)[:, None]
 
 
 class PartitionMilp:
@@ -217,10 +222,6 @@ class PartitionMilp:
         numbers = np.stack([self.q[1:][stages], self.q[:-1][stages]])
         return numbers.ravel(), np.stack([values, -values]).ravel()
 
-    def recomputed(self, full: np.ndarray, part: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """The terms Σ full·a and Σ part·b over the cells."""
-        return (self.a, full), (self.b, part)
-
     def behind(self, values: np.ndarray, borders: Sequence[int] | slice) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
         """(constant, term) of minus the sum over some borders of the value [borders, runs] of the run that begins or
         goes on behind each, or of the least in its stretch."""
@@ -238,7 +239,7 @@ class PartitionMilp:
         part = self.of["part_s"][r]
         self.lp.add(
             constant, (self.step, 1.0), self.moved(-self.seconds(scaled)), entering,
-            *self.recomputed(-again * (self.of["full_s"][r] - part), -again * part),
+            (self.a, -again * (self.of["full_s"][r] - part)), (self.b, -again * part),
         )  # fmt: skip
 
     def seconds(self, counts: np.ndarray) -> np.ndarray:
@@ -270,7 +271,7 @@ class PartitionMilp:
         self.lp.add(
             1.0 + constant + tied * unit, self.moved(-each * unit, mine), unkept,
             (np.array([self.message(mine)]), -float(p.memory.messages)),
-            *self.recomputed(counts[k] * (part - inputs)[r] * unit, counts[k] * (kept - part)[r] * unit),
+            (self.a, counts[k] * (part - inputs)[r] * unit), (self.b, counts[k] * (kept - part)[r] * unit),
             (constants, -np.array(held, dtype=float)), (transients, -1.0),
         )  # fmt: skip
 

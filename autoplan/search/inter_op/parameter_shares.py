@@ -13,7 +13,7 @@ from autoplan.cost.compressed_sums import CompressedCost
 from autoplan.cost.interleaved import ACCUMULATING, SENDING, WAITING, in_one_round, splits
 from autoplan.cost.prices import Prices
 from autoplan.cost.sent_compressed import compressed_cost, kept_bytes
-from autoplan.cost.zero_costs import Backward, DataAxis
+from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.buckets import Compression, shard_sizes
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.ir.mesh import EXPERT
@@ -198,11 +198,6 @@ def summed_whole(held: HeldParameters, at: tuple[int, int], how: Compression | N
         return held
     names = compressed(held, at, how)
     return replace(held, segments=tuple(tuple(p for p in each if p[0] not in names) for each in held.segments))
-
-
-def backward_of(data: DataAxis, chain: Chain, at: tuple[int, int]) -> Backward:
-    """A stage's last backward, as it gives the gradients that are summed in buckets; a compiled segment's at once."""
-    return chain.backward(at, summed_whole(chain.held, at, data.compressed), data.prices.fuses)
 
 
 def cost_of_compressed(data: DataAxis, held: HeldParameters, at: tuple[int, int]) -> CompressedCost | None:

@@ -18,7 +18,6 @@ from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.parameter_shares import (
     at_once,
-    backward_of,
     border_bytes,
     cost_of_compressed,
     gathered_bytes,
@@ -41,7 +40,8 @@ FULL, PART = "full", "selective"
 class StageModel:
     """What a stage costs, for one candidate.
 
-    states, passes  elements of optimizer state for each parameter element, and passes over a parameter's bytes
+    states       elements of optimizer state for each parameter element
+    passes       of the optimizer over a parameter's bytes
     interleaved  the actions of a schedule that gives a rank several stages, or splits the backward
     headroom     bytes of a device beyond the memory limit: those that the cluster's smallest lacks
     ranks        where there are several kinds of device, the model of each pipeline rank's own (``heterogeneous``):
@@ -134,7 +134,7 @@ class StageModel:
     def savings(self) -> RecomputeSavings:
         """What recomputing the chain's repeated segments saves and costs."""
         chain = self.chain
-        columns = (chain.kept, chain.inputs, chain.selective, chain.rebuilt, chain.full_s, chain.again_s)
+        columns = (chain.kept, chain.inputs, chain.selective, chain.rebuilt, chain.forward_s, chain.again_s)
         return savings(*(column[chain.repeated] for column in columns))
 
     def options(self, stage: int, memory_limit: float) -> RecomputeMix:
@@ -271,13 +271,12 @@ class StageModel:
 
     def backward_s(self, at: Interval, recompute: int, selective: int = 0) -> float:
         run, (full, part) = slice(*at), self.recomputed(at, recompute, selective)
-        again_s = self.chain.full_s[run][full].sum() + self.chain.again_s[run][part].sum()
+        again_s = self.chain.forward_s[run][full].sum() + self.chain.again_s[run][part].sum()
         return float(self.chain.backward_s[run].sum() + again_s)
 
-    def exposed_s(self, at: Interval, recompute: int = 0) -> float:
+    def exposed_s(self, at: Interval) -> float:
         """What ZeRO's collectives leave exposed in one microbatch."""
-        run, (full, _) = slice(*at), self.recomputed(at, recompute, 0)
-        return float(self.chain.exposed_s[run].sum() - self.chain.covered_s[run][full].sum())
+        return float(self.chain.exposed_s[slice(*at)].sum())
 
     def once_s(self, at: Interval) -> tuple[float, float, float, float]:
         """Once a step: (collectives of the data axis, of these hidden, sums over the tensor axis, the update with the
@@ -285,17 +284,18 @@ class StageModel:
         if not self.data.prices.training:
             return 0.0, 0.0, 0.0, 0.0
         alike = self.chain.alike(at)
-        found = self.chain.onces[alike] = self.chain.onces.get(alike) or self.priced_once_s(at)
-        return found
+        if alike not in self.chain.onces:
+            self.chain.onces[alike] = self.priced_once_s(at)
+        return self.chain.onces[alike]
 
     def priced_once_s(self, at: Interval) -> tuple[float, float, float, float]:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
         units, sent = self.unit_bytes(at), cost_of_compressed(self.data, self.chain.held, at)
-        backward, sums, all_s = backward_of(self.data, self.chain, at), self.summed_bytes(at), forward_s + backward_s
-        once = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at), backward)
-        spent_s, hidden_s = self.data.with_pulls(once, parameters, self.candidate.microbatches * all_s)
-        beside_s, early_s = self.data.beside_s(sums, units, backward_s, backward)
+        once, every_s = self.data.once_s(units, forward_s, backward_s, self.chain.opening(at)), forward_s + backward_s
+        spent_s, hidden_s = self.data.with_pulls(once, parameters, self.candidate.microbatches * every_s)
+        sums = self.summed_bytes(at)
+        beside_s, early_s = self.data.beside_s(sums, units, backward_s)
         summed_s = beside_s - early_s + self.tied_s(at)
         elsewhere = float(self.data.elsewhere * self.chain.held.dense(self.data.wide).first_read(at).sum())
         elsewhere += float(self.chain.untouched[slice(*at)].sum())  # is updated by nobody

@@ -5,7 +5,7 @@ In the order in which a problem is made, solved and read:
     shared_decisions  decisions that several places of a model share, and operators that are alike
     problem_inputs    what a problem is made of: a model, a mesh, what each operator may do, a price list
     operator_options  what each operator may do: its strategies, less what constraints and named systems rule out
-    flows             where a value may go from its producer to its consumers: redistributions, as edges
+    flows             where a value may go from its producer to its consumers: redistributions, as arcs
     template          the problem without prices, shared by meshes on which the same divides
     hidden            what weights' gradients hide of the redistributions of what their products read
     chunked           what chunks save of redistributions beside products

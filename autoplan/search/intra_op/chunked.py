@@ -1,4 +1,4 @@
-"""Redistributions in chunks beside products: what these save on a problem's edges, and into how many each is cut.
+"""Redistributions in chunks beside products: what these save on a problem's arcs, and into how many each is cut.
 
 Which may be cut, ``redistribution.chunks`` says; what it takes, ``cost.chunk_seconds``.
 """
@@ -45,8 +45,8 @@ def in_chunks(
 
 
 @dataclass
-class ChunkedEdges:
-    """What chunks save on one mesh, for each edge of a value; values that are alike are priced once."""
+class ChunkedArcs:
+    """What chunks save on one mesh, for each arc of a value; values that are alike are priced once."""
 
     form: OperatorInputs
     hidden: HiddenSums
@@ -54,10 +54,10 @@ class ChunkedEdges:
     made: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def saved_s(self, value: Value, ways: LayoutPaths) -> np.ndarray:
-        """[edges] seconds that are saved where all products that the value is for take it from there, or where nothing
+        """[arcs] seconds that are saved where all products that the value is for take it from there, or where nothing
         else reads the product that gives it. None are lost: what is asked to be cut shall not lie otherwise for that.
         """
-        nothing, prices = np.zeros(len(ways.edges)), self.form.prices
+        nothing, prices = np.zeros(len(ways.arcs)), self.form.prices
         if prices.chunks == WHOLE or not prices.hides:
             return nothing
         row, fed = value.name in self.row_products(value.block), value.fed
@@ -68,7 +68,7 @@ class ChunkedEdges:
         key = (value.ways, own, readers)
         if key not in self.known:
             shared = set.intersection(*(set(taken.tolist()) for _, taken in value.sinks)) if fed else set()
-            found = [self.edge_s(ways, a, b, own, readers if b in shared else ()) for a, b in ways.edges.tolist()]
+            found = [self.arc_s(ways, a, b, own, readers if b in shared else ()) for a, b in ways.arcs.tolist()]
             self.known[key] = np.array(found, dtype=float)
         return self.known[key]
 
@@ -77,7 +77,7 @@ class ChunkedEdges:
             self.made[block] = frozenset(node.name for node in row_products(self.form.model.blocks[block]))
         return self.made[block]
 
-    def edge_s(
+    def arc_s(
         self, ways: LayoutPaths, source: int, target: int, own: OperatorKey | None, readers: Sequence[OperatorKey]
     ) -> float:
         prices, here, there = self.form.prices, ways.layouts[source], ways.layouts[target]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autoplan.cost import Operator, Prices
-from autoplan.cost.shared_overlap import shared_expert_seconds
+from autoplan.cost.beside_tokens import beside_tokens
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
 from autoplan.option_values import SHARED
-from autoplan.redistribution.shared_experts import SharedProducts, shared_products
+from autoplan.redistribution.shared_experts import Beside, beside_mixture
 from autoplan.rules.nn.expert_capacity import travels
 
 WHOLE = (1,)
@@ -25,13 +25,13 @@ def with_exchanges(
     found = []
     for name, strategy in choice.strategies:
         if operators[name].rule.cost == "experts" and travels(strategy, prices.mesh):
-            beside = shared_products(block, choice, prices.mesh, name)
+            beside = beside_mixture(block, choice, prices.mesh, name)
             found.append((name, quickest(name, beside, choice, operators, prices)))
     return replace(choice, exchanges=tuple((name, how) for name, how in found if how != 1))
 
 
 def quickest(
-    name: str, beside: SharedProducts, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices
+    name: str, beside: Beside, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices
 ) -> int | str:
     """Whole, too, where beside a shared expert is asked for, and there is none, or the block is compiled: there a
     mixture is one operator."""
@@ -39,7 +39,7 @@ def quickest(
 
     def seconds(how: int | str) -> float:
         if how == SHARED:
-            inside = prices.inside(operator, strategy, shared_expert_seconds(beside, choice, operators, prices))
+            inside = prices.inside(operator, strategy, beside_tokens(beside, choice, operators, prices))
             return prices.operator(operator, strategy, inside).seconds
         return prices.operator(replace(operator, chunks=int(how)), strategy).seconds
 

@@ -1,8 +1,8 @@
-"""The layouts that one value may pass through, and the edges between them with their prices.
+"""The layouts that one value may pass through, and the arcs between them with their prices.
 
-An edge changes one axis, or several that are in one state into another one alike (a reduction over two axes is one
+An arc changes one axis, or several that are in one state into another one alike (a reduction over two axes is one
 collective). Where several axes are searched, a value may stop on the way in any mixture of the states that its
-producer and its consumers know on the single axes, so that a way over two changes is two edges, which share their
+producer and its consumers know on the single axes, so that a way over two changes is two arcs, which share their
 first with whoever else goes there.
 """
 
@@ -33,23 +33,23 @@ class LayoutPaths:
     carries  whether a gradient comes back
     layouts  in which the value may be
     splits   of each layout the searched axes that split it
-    edges     [n, 2] as indices of layouts, from and to, in ascending order
-    of       [n] the number of each edge among ``firsts``
-    firsts   one edge of each kind, as the two layouts with their states; those of a kind cost the same
+    arcs     [n, 2] as indices of layouts, from and to, in ascending order
+    of       [n] the number of each arc among ``firsts``
+    firsts   one arc of each kind, as the two layouts with their states; those of a kind cost the same
     """
 
     kind: TensorType
     carries: bool
     layouts: tuple[Layout, ...]
     splits: tuple[tuple[str, ...], ...]
-    edges: np.ndarray
+    arcs: np.ndarray
     of: np.ndarray
     firsts: tuple[tuple[Located, Located], ...]
 
 
 @dataclass
-class EdgePrices:
-    """Prices edges on one mesh; those that differ in nothing that is priced are priced once.
+class ArcPrices:
+    """Prices arcs on one mesh; those that differ in nothing that is priced are priced once.
 
     axes   those that are searched
     price  seconds of a redistribution; None where there is no way
@@ -63,12 +63,12 @@ class EdgePrices:
     def __post_init__(self) -> None:
         self.sizes = {axis.name: axis.size for axis in self.mesh.axes}
 
-    def edges_s(self, ways: LayoutPaths) -> np.ndarray:
-        """[edges] seconds, infinite where there is no way."""
-        found = [self.edge_s(ways.kind, here, there, ways.carries) for here, there in ways.firsts]
+    def arcs_s(self, ways: LayoutPaths) -> np.ndarray:
+        """[arcs] seconds, infinite where there is no way."""
+        found = [self.arc_s(ways.kind, here, there, ways.carries) for here, there in ways.firsts]
         return np.array([np.inf if one is None else one for one in found], dtype=float)[ways.of]
 
-    def edge_s(self, kind: TensorType, here: Located, there: Located, carries: bool) -> float | None:
+    def arc_s(self, kind: TensorType, here: Located, there: Located, carries: bool) -> float | None:
         if len(self.axes) == 1:
             return self.price(kind, here[0], there[0], carries)
         key = (kind.dtype, carries, *self.likeness(kind, here[1], there[1]))
@@ -77,8 +77,8 @@ class EdgePrices:
         return self.known[key]
 
     def likeness(self, kind: TensorType, before: Mapping[str, State], after: Mapping[str, State]) -> tuple:
-        """All that the price of an edge depends on: what changes on which axis, the part that is there on the others,
-        and the states of those whose members can help, or that split a dim that the edge touches."""
+        """All that the price of an arc depends on: what changes on which axis, the part that is there on the others,
+        and the states of those whose members can help, or that split a dim that the arc touches."""
         changed = tuple((a, before[a], after[a]) for a in before if before[a] != after[a])
         touched = {state.dim for _, *ends in changed for state in ends if state.kind == "S"}
         shape, beside = list(kind.shape), []
@@ -101,7 +101,7 @@ def ways_of(
     axes: Sequence[str],
     mesh: Mesh,
 ) -> LayoutPaths:
-    """All edges on which a value may go from the layouts in which it is given to those in which it is taken.
+    """All arcs on which a value may go from the layouts in which it is given to those in which it is taken.
 
     step  which changes there are; None: all
     axes  those that are searched
@@ -122,15 +122,15 @@ def ways_of(
         goes = [[step is None or step(axis, here, there) for there in states] for here in states]
         table = np.eye(len(states), dtype=bool) | (np.array(goes) & [there in goals for there in states])
         possible &= table[codes[:, None, column], codes[None, :, column]]
-    edges = np.argwhere(possible)
-    first, of = alike(codes, np.array([ways(split, mesh) for split in splits], dtype=int), edges)
-    located = {n: (layouts[n], layouts[n].states()) for n in set(edges[first].ravel().tolist())}
-    firsts = tuple((located[a], located[b]) for a, b in edges[first].tolist())
-    return LayoutPaths(kind, carries, layouts, splits, edges, of, firsts)
+    arcs = np.argwhere(possible)
+    first, of = alike(codes, np.array([ways(split, mesh) for split in splits], dtype=int), arcs)
+    located = {n: (layouts[n], layouts[n].states()) for n in set(arcs[first].ravel().tolist())}
+    firsts = tuple((located[a], located[b]) for a, b in arcs[first].tolist())
+    return LayoutPaths(kind, carries, layouts, splits, arcs, of, firsts)
 
 
-def alike(codes: np.ndarray, parts: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One edge of each kind, and the kind of each edge.
+def alike(codes: np.ndarray, parts: np.ndarray, arcs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One arc of each kind, and the kind of each arc.
 
     Alike are those that change the same axes in the same way, where the others leave as much, and touch the same
     dims in the same way.
@@ -138,11 +138,11 @@ def alike(codes: np.ndarray, parts: np.ndarray, edges: np.ndarray) -> tuple[np.n
     codes  [layouts, axes] the number of each layout's state on each axis
     parts  [layouts] into how many parts the axes split the value
     """
-    before, after = codes[edges[:, 0]], codes[edges[:, 1]]
+    before, after = codes[arcs[:, 0]], codes[arcs[:, 1]]
     changed = before != after
     here, there = np.where(changed, before, 0).max(axis=1), np.where(changed, after, 0).max(axis=1)
     beside = np.where(changed | ((before != here[:, None]) & (before != there[:, None])), -1, before)
-    key = np.column_stack([here, there, changed, parts[edges], beside])
+    key = np.column_stack([here, there, changed, parts[arcs], beside])
     _, first, of = np.unique(key, axis=0, return_index=True, return_inverse=True)
     return first, of.reshape(-1)
 

@@ -18,12 +18,12 @@ from autoplan.search.intra_op.problem_inputs import OperatorInputs
 from autoplan.search.intra_op.shared_decisions import OperatorKey
 from autoplan.search.intra_op.template import Value
 
-EdgeSeconds = Callable[[LayoutPaths, int, int, Sequence[OperatorKey]], float]
+ArcSeconds = Callable[[LayoutPaths, int, int, Sequence[OperatorKey]], float]
 
 
 @dataclass
 class HiddenSums:
-    """What is hidden on one mesh, for each edge of a value; operators that are alike are priced once.
+    """What is hidden on one mesh, for each arc of a value; operators that are alike are priced once.
 
     products_s  seconds of the gradients of an operator's input and weight, by the operator and the layout of its first
                 operand
@@ -33,29 +33,29 @@ class HiddenSums:
     products_s: dict[tuple[OperatorKey, Layout], tuple[float, float]] = field(default_factory=dict)
     known: dict[tuple, np.ndarray] = field(default_factory=dict)
 
-    def edges_s(self, value: Value, ways: LayoutPaths) -> np.ndarray:
-        """[edges] seconds that are hidden where all products that the value is for take it from there. Where one of
-        them takes it in another layout, fewer are (``block_cost.account``)."""
+    def arcs_s(self, value: Value, ways: LayoutPaths) -> np.ndarray:
+        """[arcs] seconds that are hidden where all products that the value is for take it from there. Where one of them
+        takes it in another layout, fewer are (``block_cost.account``)."""
         if not ways.carries or self.form.prices.device.blocking:
-            return np.zeros(len(ways.edges))
-        return self.each(value, ways, self.edge_s, 0.0)
+            return np.zeros(len(ways.arcs))
+        return self.each(value, ways, self.arc_s, 0.0)
 
     def again_s(self, value: Value, ways: LayoutPaths) -> np.ndarray:
-        """[edges] seconds that are left of a gather for these products where it runs again under the product that gives
-        what is gathered its gradient (``runtime.ops.regathered_linear``); infinite where an edge gathers nothing."""
+        """[arcs] seconds that are left of a gather for these products where it runs again under the product that gives
+        what is gathered its gradient (``runtime.ops.regathered_linear``); infinite where an arc gathers nothing."""
         if not ways.carries or not self.form.prices.training:
-            return np.full(len(ways.edges), np.inf)
+            return np.full(len(ways.arcs), np.inf)
         return self.each(value, ways, self.gather_s, np.inf)
 
-    def each(self, value: Value, ways: LayoutPaths, seconds: EdgeSeconds, other: float) -> np.ndarray:
-        """[edges] that products take a value from; ``other`` of those from which some don't, or something else does."""
+    def each(self, value: Value, ways: LayoutPaths, seconds: ArcSeconds, other: float) -> np.ndarray:
+        """[arcs] that products take a value from; ``other`` of those from which some don't, or something else does."""
         if not value.fed or not self.form.prices.hides:
-            return np.full(len(ways.edges), other)
+            return np.full(len(ways.arcs), other)
         first = tuple(self.first((value.block, name)) for name in value.fed)
         key = (seconds.__name__, value.ways, first)
         if key not in self.known:
             shared = set.intersection(*(set(taken.tolist()) for _, taken in value.sinks))
-            found = [seconds(ways, a, b, first) if b in shared else other for a, b in ways.edges.tolist()]
+            found = [seconds(ways, a, b, first) if b in shared else other for a, b in ways.arcs.tolist()]
             self.known[key] = np.array(found, dtype=float)
         return self.known[key]
 
@@ -64,7 +64,7 @@ class HiddenSums:
         first = self.form.prepared.alike.get(key, key)
         return first if self.form.options[first] == self.form.options[key] else key
 
-    def edge_s(self, ways: LayoutPaths, source: int, target: int, products: Sequence[OperatorKey]) -> float:
+    def arc_s(self, ways: LayoutPaths, source: int, target: int, products: Sequence[OperatorKey]) -> float:
         prices, there = self.form.prices, ways.layouts[target]
         step = self.step(ways, source, target)
         if step is None:
@@ -81,7 +81,7 @@ class HiddenSums:
         return ahead_s - prices.under_products_s(ahead_s, sum(self.product_s(key, there)[0] for key in products))
 
     def step(self, ways: LayoutPaths, source: int, target: int) -> Collective | None:
-        """The one step of an edge into R whose adjoint sums; None where it is another."""
+        """The one step of an arc into R whose adjoint sums; None where it is another."""
         here, there = ways.layouts[source], ways.layouts[target]
         steps = self.form.prices.move_steps(ways.kind, here, there, ways.carries) or ()
         return steps[0] if len(steps) == 1 and steps[0].op in STEPS and steps[0].backward else None

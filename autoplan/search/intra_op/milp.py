@@ -4,9 +4,9 @@ The variables stand in the order: x, the options of every group; then for each t
 has several consumers, and the layouts in which it is kept; W last, where memory is limited. The first are 0 or 1, the
 others follow from them.
 
-Where several axes are searched a tensor has hundreds of edges, and a row for each of them and each consumer, f ≤ y, is
+Where several axes are searched a tensor has hundreds of arcs, and a row for each of them and each consumer, f ≤ y, is
 most of the program. There up to three consumers are served as a tree is grown (Dreyfus and Wagner 1971): h[t,C,a] flows
-along edge a to all consumers of a set C, and at a layout it may part into flows to two halves of C. Each flow is paid,
+along arc a to all consumers of a set C, and at a layout it may part into flows to two halves of C. Each flow is paid,
 so there are no such rows:
 
     given(t,l) + Σ_{a into l} h[t,C,a] = Σ_{a from l} h[t,C,a] + what parts at l         C: all consumers   together
@@ -28,7 +28,7 @@ from autoplan.search.intra_op.problem import Problem, Tensor
 from autoplan.solver.arrays import ArrayProgram
 from autoplan.solver.integer_program import Program
 
-MANY_EDGES = 100  # of a tensor, from which on its consumers are served together
+MANY_ARCS = 100  # of a tensor, from which on its consumers are served together
 TOGETHER = 3  # consumers at most that are: each further one doubles the sets of them
 
 
@@ -83,7 +83,7 @@ class Milp:
     unit: float = 1.0
 
     def cost(self, weights: Weights) -> np.ndarray:
-        """Σ x (time + w_state·state + w_act·kept) + Σ y·edge + w_act Σ z·kept."""
+        """Σ x (time + w_state·state + w_act·kept) + Σ y·arc + w_act Σ z·kept."""
         return self.time_s + weights.state * self.state_bytes + weights.kept * self.kept_bytes
 
     def held(self, held: HeldBytes) -> np.ndarray:
@@ -139,12 +139,12 @@ class _Builder:
         self.arrays.enter(row + np.repeat(np.arange(count), np.diff(self.first)), np.arange(self.first[-1]), 1.0)
 
     def flow(self, tensor: Tensor) -> Sequence[Sequence[np.ndarray]]:
-        """The flow from the producer to each consumer, its edges paid once: variables of edges whose sum is what is
-        paid, and, where they are others, those whose sum are the flows."""
-        sinks, zeros = distinct_sinks(tensor), np.zeros(len(tensor.edges))
-        if 1 < len(sinks) <= TOGETHER and len(tensor.edges) >= MANY_EDGES:
+        """The flow from the producer to each consumer, its arcs paid once: variables of arcs whose sum is what is paid,
+        and, where they are others, those whose sum are the flows."""
+        sinks, zeros = distinct_sinks(tensor), np.zeros(len(tensor.arcs))
+        if 1 < len(sinks) <= TOGETHER and len(tensor.arcs) >= MANY_ARCS:
             return [self.together(tensor, sinks)]
-        paid = self.variables(tensor.edge_s, zeros)
+        paid = self.variables(tensor.arc_s, zeros)
         if len(sinks) == 1:
             self.conserve(tensor, sinks[0], paid)
             return [[paid]]
@@ -158,10 +158,10 @@ class _Builder:
         """h[t,C,a] of each set C of consumers; a set is a number, of which each consumer is a bit."""
         all_, layouts = (1 << len(sinks)) - 1, np.arange(len(tensor.layouts))
         rows = {some: self.arrays.add_rows(len(layouts), 0.0, 0.0) for some in range(1, all_ + 1)}
-        flows = {some: self.variables(tensor.edge_s, np.zeros(len(tensor.edges))) for some in rows}
+        flows = {some: self.variables(tensor.arc_s, np.zeros(len(tensor.arcs))) for some in rows}
         for some, row in rows.items():
-            self.arrays.enter(row + tensor.edges[:, 1], flows[some], 1.0)
-            self.arrays.enter(row + tensor.edges[:, 0], flows[some], -1.0)
+            self.arrays.enter(row + tensor.arcs[:, 1], flows[some], 1.0)
+            self.arrays.enter(row + tensor.arcs[:, 0], flows[some], -1.0)
             for half in proper_halves(some):
                 parted = self.variables(np.zeros(len(layouts)), np.zeros(len(layouts)))
                 self.arrays.enter(row + layouts, parted, -1.0)
@@ -178,8 +178,8 @@ class _Builder:
         row = self.arrays.add_rows(len(tensor.layouts), 0.0, 0.0)
         self.arrays.enter(row + tensor.given, self.options(tensor.source), 1.0)
         self.arrays.enter(row + taken, self.options(group), -1.0)
-        self.arrays.enter(row + tensor.edges[:, 1], flow, 1.0)
-        self.arrays.enter(row + tensor.edges[:, 0], flow, -1.0)
+        self.arrays.enter(row + tensor.arcs[:, 1], flow, 1.0)
+        self.arrays.enter(row + tensor.arcs[:, 0], flow, -1.0)
 
     def share(self, flow: np.ndarray, paid: Sequence[np.ndarray]) -> None:
         """f[t,c,a] ≤ y[t,a], for every a; y may be a sum."""
@@ -219,17 +219,17 @@ class _Builder:
         comes from what there is; Σ_{a into l} y[t,a] + given(t,l) ≤ 1, so that l isn't there otherwise."""
         found = []
         for layout in layouts.tolist():
-            edges = np.array(tensor.gathered(layout), dtype=int)
-            if not edges.size:
+            arcs = np.array(tensor.gathered(layout), dtype=int)
+            if not arcs.size:
                 continue
-            parts = self.variables(tensor.again_s[edges], tensor.kept_bytes[tensor.edges[edges, 0]])
+            parts = self.variables(tensor.again_s[arcs], tensor.kept_bytes[tensor.arcs[arcs, 0]])
             for flows in moved:
-                self.share(parts, [flow[edges] for flow in flows])
+                self.share(parts, [flow[arcs] for flow in flows])
             row = self.arrays.add_rows(1, -np.inf, 1.0)
             for paid in moved[0]:
-                self.arrays.enter(row, paid[tensor.edges[:, 1] == layout], 1.0)
+                self.arrays.enter(row, paid[tensor.arcs[:, 1] == layout], 1.0)
             self.arrays.enter(row, self.options(tensor.source)[tensor.given == layout], 1.0)
-            found += [(layout, parts[[place]]) for place in range(len(edges))]
+            found += [(layout, parts[[place]]) for place in range(len(arcs))]
         return found
 
     def hold(self, memory: Memory) -> float:

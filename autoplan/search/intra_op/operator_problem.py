@@ -117,8 +117,8 @@ class OperatorProblem:
         values = {(value.block, value.name): self.template.ways[value.ways] for value in self.template.values}
         for tensor, tree in zip(problem.tensors, solution.trees, strict=True):
             ways = values[tensor.block, tensor.name]
-            edges = {(ways.layouts[a], ways.layouts[b]) for a, b in ways.edges.tolist()} if tree else set()
-            if any((tensor.layouts[a], tensor.layouts[b]) not in edges for a, b in tree):
+            arcs = {(ways.layouts[a], ways.layouts[b]) for a, b in ways.arcs.tolist()} if tree else set()
+            if any((tensor.layouts[a], tensor.layouts[b]) not in arcs for a, b in tree):
                 return False
         return True
 

@@ -2,28 +2,28 @@
 
 Every distinct block stands in it once, weighted by the number of its segments. A *group* is a decision with exactly
 one of its options taken: an operator's strategy, a boundary's layout, the layout in which a parameter is stored. A
-*tensor* flows from the group that gives it to the groups that take it, along *edges*, each a redistribution.
+*tensor* flows from the group that gives it to the groups that take it, along *arcs*, each a redistribution.
 
-With x[g,o] = 1 where group g takes option o, f[t,c,a] the flow of tensor t to its consumer c along edge a, y[t,a] = 1
-where edge a is paid, and z[t,l] = 1 where t is kept for the backward in layout l:
+With x[g,o] = 1 where group g takes option o, f[t,c,a] the flow of tensor t to its consumer c along arc a, y[t,a] = 1
+where arc a is paid, and z[t,l] = 1 where t is kept for the backward in layout l:
 
-    minimise   Σ x (time + w_state·state + w_act·kept)  +  Σ y·edge  +  w_act Σ z·kept  +  Σ r (again + w_act·part)
+    minimise   Σ x (time + w_state·state + w_act·kept)  +  Σ y·arc  +  w_act Σ z·kept  +  Σ r (again + w_act·part)
     Σ_o x[g,o] = 1                                            for each group g               milp.choose_one
     given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]                milp.conserve
     f[t,c,a] ≤ y[t,a]        where t has several consumers; else f is y                      milp.share
-                             (where edges are many, flows to sets of consumers instead        milp.together)
+                             (where arcs are many, flows to sets of consumers instead        milp.together)
     z[t,l] + r[t,a] ≥ Σ_{o keeps t in l} x[g,o] (- given(t,l) of a view)   for each keeper g of t    milp.keep
     r[t,a] ≤ y[t,a], Σ_c f[t,c,a]     where a gathers t into l for products (``HiddenSums``)    milp.gather_again
     Σ_{a into l} y[t,a] + given(t,l) ≤ 1                      for each such l
 
-given(t,l) = Σ x[g,o] over the options of t's producer that give it in l; taken likewise. The edges that one tensor pays
+given(t,l) = Σ x[g,o] over the options of t's producer that give it in l; taken likewise. The arcs that one tensor pays
 for form a tree over its layouts (shared flow), so a redistribution that two consumers need is paid once.
 
 One to three axes are searched. An operator's strategies are products of those on the single axes, and a tensor's
-layouts mixtures of the states met on them (``flows.mixtures``); an edge changes one axis, or several alike, and costs
+layouts mixtures of the states met on them (``flows.mixtures``); an arc changes one axis, or several alike, and costs
 its single step (``Prices.direct``), or over one axis the cheapest way, less what weights' gradients hide of its
 backward (``hidden``) and what chunks save (``chunked``). What a named system asks
-narrows the options (``System.ways``) and the boundary's and the stored layouts. Options and edges that no optimum needs
+narrows the options (``System.ways``) and the boundary's and the stored layouts. Options and arcs that no optimum needs
 stay: they are 3 to 15% of the variables, and to find them takes longer than to solve the problem with them.
 
 The output of a segment and the input of the next are one tensor in one layout: both are the same boundary group, also
@@ -42,14 +42,14 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.cost import Prices
-from autoplan.cost.operators.intermediates import intermediate_bytes
+from autoplan.cost.operators.kept_beside import bytes_beside
 from autoplan.cost.operators.lookups import traffic_of
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout
 from autoplan.rules.strategies import Strategy
-from autoplan.search.intra_op.chunked import ChunkedEdges
-from autoplan.search.intra_op.flows import EdgePrices, LayoutPaths, ways
+from autoplan.search.intra_op.chunked import ChunkedArcs
+from autoplan.search.intra_op.flows import ArcPrices, LayoutPaths, ways
 from autoplan.search.intra_op.hidden import HiddenSums
 from autoplan.search.intra_op.problem_inputs import OperatorInputs
 from autoplan.search.intra_op.shared_decisions import GroupKey
@@ -80,10 +80,10 @@ class Tensor:
     layouts   all in which it may be
     source    the producing group; ``given[o]`` is the index of the layout that its option o gives
     sinks     (consuming group, index of the layout that each of its options takes)
-    edges      [edges, 2] indices of layouts, from and to; ``edge_s`` their prices over all segments
+    arcs      [arcs, 2] indices of layouts, from and to; ``arc_s`` their prices over all segments
     keepers   (group, index of the layout kept for the backward by each option, -1 for none)
     kept_bytes  of each layout, over all segments
-    again_s   of each edge, seconds of a second gather in the backward, over all segments, after which the layout from
+    again_s   of each arc, seconds of a second gather in the backward, over all segments, after which the layout from
               which it goes is kept in place of the other; infinite where it is none
     stands    of a view of what is kept, the layout in which it is given by each option of its source: nothing more is
               kept of it in that; None of any other
@@ -95,29 +95,29 @@ class Tensor:
     source: int
     given: np.ndarray
     sinks: tuple[tuple[int, np.ndarray], ...]
-    edges: np.ndarray
-    edge_s: np.ndarray
+    arcs: np.ndarray
+    arc_s: np.ndarray
     keepers: tuple[tuple[int, np.ndarray], ...]
     kept_bytes: np.ndarray
     again_s: np.ndarray
     stands: np.ndarray | None = None
 
     def gathered(self, layout: int) -> list[int]:
-        """The edges by which what is kept in a layout may have been gathered, so that less may be kept."""
+        """The arcs by which what is kept in a layout may have been gathered, so that less may be kept."""
         return self.gathers.get(layout, [])
 
     @cached_property
     def gathers(self) -> Mapping[int, list[int]]:
         """The same by layout."""
         found: dict[int, list[int]] = {}
-        for edge in np.flatnonzero(np.isfinite(self.again_s)).tolist():
-            found.setdefault(int(self.edges[edge, 1]), []).append(edge)
+        for arc in np.flatnonzero(np.isfinite(self.again_s)).tolist():
+            found.setdefault(int(self.arcs[arc, 1]), []).append(arc)
         return found
 
     @cached_property
-    def edge_prices(self) -> Mapping[tuple[int, int], float]:
-        """Seconds of each edge, by its ends."""
-        return {(a, b): price for (a, b), price in zip(self.edges.tolist(), self.edge_s.tolist(), strict=True)}
+    def arc_prices(self) -> Mapping[tuple[int, int], float]:
+        """Seconds of each arc, by its ends."""
+        return {(a, b): price for (a, b), price in zip(self.arcs.tolist(), self.arc_s.tolist(), strict=True)}
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Problem:
     @property
     def variables(self) -> int:
         """About as many as the integer program will have."""
-        flows = sum(len(t.edges) * (len(t.sinks) + (len(t.sinks) > 1)) for t in self.tensors)
+        flows = sum(len(t.arcs) * (len(t.sinks) + (len(t.sinks) > 1)) for t in self.tensors)
         return flows + sum(len(g.options) for g in self.groups)
 
     def of_block(self, block: int, shares: Mapping[GroupKey, float]) -> Problem:
@@ -174,15 +174,15 @@ def build(form: OperatorInputs, template: Template | None = None, seconds: Secon
     """
     template = template_of(form) if template is None else template
     seconds = operators_s(form, form.prices) if seconds is None else seconds
-    prices = EdgePrices(form.mesh, form.searched, form.prices.move_s)
-    edges_s, hidden = [prices.edges_s(ways) for ways in template.ways], HiddenSums(form)
-    chunked = ChunkedEdges(form, hidden)
+    prices = ArcPrices(form.mesh, form.searched, form.prices.move_s)
+    arcs_s, hidden = [prices.arcs_s(ways) for ways in template.ways], HiddenSums(form)
+    chunked = ChunkedArcs(form, hidden)
 
-    def edge_s(value: Value, ways: LayoutPaths) -> np.ndarray:
-        return edges_s[value.ways] - hidden.edges_s(value, ways) - chunked.saved_s(value, ways)
+    def arc_s(value: Value, ways: LayoutPaths) -> np.ndarray:
+        return arcs_s[value.ways] - hidden.arcs_s(value, ways) - chunked.saved_s(value, ways)
 
     tensors = (
-        tensor(form, value, ways, edge_s(value, ways), hidden.again_s(value, ways))
+        tensor(form, value, ways, arc_s(value, ways), hidden.again_s(value, ways))
         for value in template.values
         for ways in (template.ways[value.ways],)
     )
@@ -220,7 +220,7 @@ def group(form: OperatorInputs, decision: Decision, seconds: Seconds) -> Group:
     if kind != "node":
         return Group(decision.key, decision.options, zeros, zeros, zeros)
     operator, count = form.operators[block][name], decision.count
-    kept = [count * intermediate_bytes(operator, o, form.mesh) for o in decision.options if isinstance(o, Strategy)]
+    kept = [count * bytes_beside(operator, o, form.mesh) for o in decision.options if isinstance(o, Strategy)]
     return Group(decision.key, decision.options, count * seconds[block, name], zeros, np.array(kept))
 
 
@@ -271,16 +271,16 @@ def working_bytes(form: OperatorInputs, problem: Problem) -> list[np.ndarray]:
 
 
 def tensor(
-    form: OperatorInputs, value: Value, way: LayoutPaths, edge_s: np.ndarray, again_s: np.ndarray
+    form: OperatorInputs, value: Value, way: LayoutPaths, arc_s: np.ndarray, again_s: np.ndarray
 ) -> Tensor:
-    """A value with its prices; without the edges on which there is no way."""
+    """A value with its prices; without the arcs on which there is no way."""
     beside = ways((a for axes in way.layouts[0].dims for a in axes if a not in form.searched), form.mesh)
     itemsize = value.kind.bytes // max(value.kind.elements, 1)
     parts = np.array([ways(split, form.mesh) for split in way.splits], dtype=int)
     kept = (value.count * itemsize * (value.kind.elements // (beside * parts))).astype(float)
     kept[value.whole] = 0.0
-    there = np.isfinite(edge_s)
+    there = np.isfinite(arc_s)
     return Tensor(
-        value.block, value.name, way.layouts, value.source, value.given, value.sinks, way.edges[there],
-        value.count * edge_s[there], value.keepers, kept, value.count * again_s[there], value.stands,
+        value.block, value.name, way.layouts, value.source, value.given, value.sinks, way.arcs[there],
+        value.count * arc_s[there], value.keepers, kept, value.count * again_s[there], value.stands,
     )  # fmt: skip

@@ -68,13 +68,13 @@ class Prepared:
 
 
 def prepare(
-    model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool, per_microbatch: bool = False
+    model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool, apart: bool = False
 ) -> Prepared:
-    """per_microbatch: each microbatch has its own statistics"""
+    """apart: each microbatch has its own statistics"""
     operators = tuple(operators_of(block, fuses=fuses) for block in model.blocks)
     batch = {
         "dp": split_batch(model, virtual=False, loss=training),
-        MICROBATCH: split_batch(model, virtual=True, loss=training, per_microbatch=per_microbatch),
+        MICROBATCH: split_batch(model, virtual=True, loss=training, apart=apart),
     }
     return Prepared(model, operators, batch, tuple(constraints), training, alike_operators(operators))
 

@@ -50,7 +50,7 @@ class Solution:
     """What was chosen.
 
     options      the option of each group
-    trees        the edges that each tensor pays for, as (from, to) indices of its layouts, sources first
+    trees        the arcs that each tensor pays for, as (from, to) indices of its layouts, sources first
     time_s       of one microbatch, over the whole chain
     state_bytes, kept_bytes   on one device, were it to hold the whole chain
     objective, bound   weighted; the bound is proven
@@ -278,7 +278,7 @@ def measure(
 class Way:
     """How one tensor is brought where it is wanted, and what is kept of it.
 
-    tree     the edges that are paid, sources first
+    tree     the arcs that are paid, sources first
     time_s   of these
     again_s  of what is gathered again, so that fewer bytes are kept
     """
@@ -295,35 +295,35 @@ class Way:
 def cheapest_way(tensor: Tensor, picked: Sequence[int], byte_s: float) -> Way | None:
     """The cheapest way of a tensor in an assignment, where a byte kept is worth ``byte_s``; None where there is none.
 
-    What was gathered is gathered again where that costs less than to keep it. The edges may be others for it.
+    What was gathered is gathered again where that costs less than to keep it. The arcs may be others for it.
     """
     root = int(tensor.given[picked[tensor.source]])
     wanted = {int(taken[picked[group]]) for group, taken in tensor.sinks} - {root}
     kept = kept_layouts(tensor, picked)
     each = [[None, *worthwhile(tensor, layout, byte_s)] for layout in sorted(kept & wanted)]
     most = max(2, int(MOST_WAYS ** (1 / max(1, len(each)))))
-    choices = itertools.product(*(edges[:most] for edges in each))
-    found = (way_of(tensor, root, wanted, kept, [edge for edge in edges if edge is not None]) for edges in choices)
+    choices = itertools.product(*(arcs[:most] for arcs in each))
+    found = (way_of(tensor, root, wanted, kept, [arc for arc in arcs if arc is not None]) for arcs in choices)
     return min((way for way in found if way is not None), key=lambda way: way.cost(byte_s), default=None)
 
 
 def worthwhile(tensor: Tensor, layout: int, byte_s: float) -> list[int]:
     """The gathers into a layout whose second run costs less than the bytes that it saves, the cheapest first."""
-    sizes, sources = tensor.kept_bytes, tensor.edges[:, 0]
-    edges = [a for a in tensor.gathered(layout) if tensor.again_s[a] < byte_s * (sizes[layout] - sizes[sources[a]])]
-    return sorted(edges, key=lambda a: tensor.edge_s[a] + tensor.again_s[a] + byte_s * sizes[sources[a]])
+    sizes, sources = tensor.kept_bytes, tensor.arcs[:, 0]
+    arcs = [a for a in tensor.gathered(layout) if tensor.again_s[a] < byte_s * (sizes[layout] - sizes[sources[a]])]
+    return sorted(arcs, key=lambda a: tensor.arc_s[a] + tensor.again_s[a] + byte_s * sizes[sources[a]])
 
 
 def way_of(tensor: Tensor, root: int, wanted: set[int], kept: set[int], again: Sequence[int]) -> Way | None:
-    """The way by these gathers, each of which runs again, and the cheapest edges beside."""
-    sources = {int(tensor.edges[edge, 1]): int(tensor.edges[edge, 0]) for edge in again}
-    edges = tensor.edge_prices
-    allowed = {(a, b): price for (a, b), price in edges.items() if sources.get(b, a) == a} if sources else edges
+    """The way by these gathers, each of which runs again, and the cheapest arcs beside."""
+    sources = {int(tensor.arcs[arc, 1]): int(tensor.arcs[arc, 0]) for arc in again}
+    arcs = tensor.arc_prices
+    allowed = {(a, b): price for (a, b), price in arcs.items() if sources.get(b, a) == a} if sources else arcs
     tree = cheapest_tree(root, wanted, allowed)
     if tree is None:
         return None
     size = sum(float(tensor.kept_bytes[sources.get(layout, layout)]) for layout in kept)
-    return Way(tree, sum(edges[edge] for edge in tree), size, sum(float(tensor.again_s[edge]) for edge in again))
+    return Way(tree, sum(arcs[arc] for arc in tree), size, sum(float(tensor.again_s[arc]) for arc in again))
 
 
 def kept_layouts(tensor: Tensor, picked: Sequence[int]) -> set[int]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from autoplan.ir.graph import Block, Model, Node, Segment, TensorType, batch_rows
 from autoplan.ir.layout import P, R, S, State
 from autoplan.rules.registry import AxisStrategy, rule_of
-from autoplan.rules.strategies import axis_strategies, microbatch_strategies
+from autoplan.rules.strategies import apart_strategies, axis_strategies
 
 Key = tuple[int, str]  # (index of the block, -1 for the constants; name)
 CONSTANTS = -1
@@ -84,36 +84,35 @@ class BatchDemand(Exception):
         self.wanted = dict(wanted)
 
 
-def split_batch(model: Model, *, virtual: bool, loss: bool = True, per_microbatch: bool = False) -> BatchSplit:
+def split_batch(model: Model, *, virtual: bool, loss: bool = True, apart: bool = False) -> BatchSplit:
     """Splits the batch over one axis, whatever its size.
 
-    virtual         the axis is that of the microbatches, on which nothing communicates
-    loss            the model's result is a loss, which has to come out as P
-    per_microbatch  each microbatch has its own statistics
+    virtual  the axis is that of the microbatches, on which nothing communicates
+    loss     the model's result is a loss, which has to come out as P
+    apart    each microbatch has its own statistics
     """
     try:
-        return walked(model, virtual, loss, per_microbatch)
+        return walked(model, virtual, loss, apart)
     except Unsplittable as stop:
-        own = virtual and not per_microbatch and splits_microbatches(model, loss)
-        return whole_batch(model, f"{stop}{OWN if own else ''}")
+        return whole_batch(model, f"{stop}{OWN if virtual and not apart and runs_apart(model, loss) else ''}")
 
 
-def splits_microbatches(model: Model, loss: bool) -> bool:
+def runs_apart(model: Model, loss: bool) -> bool:
     """Whether microbatches with statistics of their own can be run."""
     try:
-        walked(model, virtual=True, loss=loss, per_microbatch=True)
+        walked(model, virtual=True, loss=loss, apart=True)
     except Unsplittable:
         return False
     return True
 
 
-def walked(model: Model, virtual: bool, loss: bool, per_microbatch: bool = False) -> BatchSplit:
+def walked(model: Model, virtual: bool, loss: bool, apart: bool = False) -> BatchSplit:
     """Walks again and again, until no value is wanted otherwise than it came out."""
     forced: dict[Key, State] = {}
     ways: dict[Key, tuple[AxisStrategy, ...]] = {}
     while True:
         try:
-            return _Walk(model, virtual, dict(forced), ways, per_microbatch).run(loss)
+            return _Walk(model, virtual, dict(forced), ways, apart).run(loss)
         except BatchDemand as demand:
             forced.update(demand.wanted)
 
@@ -152,7 +151,7 @@ class _Walk:
     virtual: bool
     forced: Mapping[Key, State]
     ways: dict[Key, tuple[AxisStrategy, ...]]
-    per_microbatch: bool = False
+    apart: bool = False
     states: dict[Key, State] = field(default_factory=dict)
     strategies: dict[Key, AxisStrategy] = field(default_factory=dict)
     origin: dict[Key, Key] = field(default_factory=dict)
@@ -169,7 +168,7 @@ class _Walk:
         for segment in self.model.segments:
             given = self.segment(segment, given)
         last = self.model.blocks[self.model.segments[-1].block]
-        wanted = R if self.per_microbatch else P
+        wanted = R if self.apart else P
         if loss and (state := self.states[given[0]]) != wanted:
             text = f"the loss ({last.outputs[0]} of {last.name}) is not a sum over the rows of the batch but comes out "
             raise Unsplittable(f"{text}as {state}", result_ends(given[0], state, wanted))
@@ -181,7 +180,7 @@ class _Walk:
         for node in self.model.constants:
             self.node(CONSTANTS, node, types, frozenset())
             if node.name in self.model.counts:  # counted beforehand, over the whole batch
-                if self.states[CONSTANTS, node.name] != (R if self.per_microbatch else P):
+                if self.states[CONSTANTS, node.name] != (R if self.apart else P):
                     raise Unsplittable(f"{node.op} is of no rows of the batch, so that every rank would count them all")
                 self.states[CONSTANTS, node.name] = R
 
@@ -230,10 +229,10 @@ class _Walk:
         if key not in self.ways:
             kinds = [types[name] for name in node.operands]
             found = axis_strategies(rule_of(node, types), kinds, [name in carries for name in node.operands])
-            self.ways[key] = microbatch_strategies(found) if self.per_microbatch else found
+            self.ways[key] = apart_strategies(found) if self.apart else found
         wanted = [s for s in self.ways[key] if self.forced.get(key, s.output) == s.output]
-        usable = [s for s in wanted if not (self.virtual and s.communicates) or self.per_microbatch]
-        if self.per_microbatch and node.op == MOVE:  # what gathers the batch's rows would miss other microbatches'
+        usable = [s for s in wanted if not (self.virtual and s.communicates) or self.apart]
+        if self.apart and node.op == MOVE:  # what gathers the batch's rows would miss those of other microbatches
             usable = [s for s in usable if s.output.kind != "S"]
         keys = [(scope, name) for name in node.operands]
         have = tuple(self.states[key] for key in keys)

@@ -156,24 +156,18 @@ class Candidate:
         return self.dp * self.operator_ways
 
     @property
-    def split_sizes(self) -> dict[str, int]:
-        """The sizes of the experts' and the context's axes, where something is split over them. How much of tp splits
-        experts (etp) is worth a word only where they are split over ep, too."""
-        sizes = self.sizes
-        split = {"ep": sizes["ep"] > 1, "etp": sizes["ep"] > 1 and self.tp > 1, "cp": self.cp > 1}
-        return {name: sizes[name] for name, there in split.items() if there}
-
-    @property
     def sizes_text(self) -> str:
         """``dp=2 cp=2 tp=4 pp=1``: the axes' sizes; of the experts' and the context's where there is one."""
-        sizes, beside = self.sizes, self.split_sizes
+        sizes = self.sizes
+        beside = [name for name in ("ep", "cp") if sizes[name] > 1]
+        beside += ["etp"] * (sizes["ep"] > 1 and self.tp > 1)
         named = [name for name in ("dp", "cp", "tp", "pp", "ep", "etp") if name in beside or name in ("dp", "tp", "pp")]
         return " ".join(f"{name}={sizes[name]}" for name in named)
 
     @property
     def axes_text(self) -> str:
         """Its operator axes as a user would pin them."""
-        sizes = [f"{name}={size}" for name, size in self.split_sizes.items()]
+        sizes = [f"{name}={self.sizes[name]}" for name in ("ep", "etp", "cp") if self.sizes[name] > 1]
         return " ".join((*sizes, f"tensor={'x'.join(map(str, self.factors))}"))
 
 

@@ -50,6 +50,9 @@ class Load:
     summed: float = 0.0
     updated: float = 0.0
 
+    def __add__(self, other: Load) -> Load:
+        return Load(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Load)))
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -69,6 +72,9 @@ class Rates:
             self.per_element_s, self.per_read_byte_s, self.per_vector_byte_s, self.per_summed_s, self.per_updated_s,
         )  # fmt: skip
         return dict(zip((f.name for f in fields(Load)), rates, strict=True))
+
+    def seconds(self, loads: Sequence[Load]) -> float:
+        return sum(rate * max(getattr(load, name) for load in loads) for name, rate in self.each.items())
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,11 @@ class Traffic:
         if table.width >= self.ways:
             found.append(("columns", -1))
         return [*found, REPLICATED]
+
+    def total(self, tables: Sequence[Table], chosen: Sequence[Choice]) -> list[Load]:
+        """Of each device under choices for all tables."""
+        each = [self.loads(table, choice) for table, choice in zip(tables, chosen, strict=True)]
+        return [sum((loads[m] for loads in each), Load()) for m in range(self.ways)]
 
 
 def place(

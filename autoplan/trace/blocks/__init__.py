@@ -1,8 +1,8 @@
 """The repeated parts of a program: a flat list of nodes becomes a chain of segments that share blocks.
 
 Order: `flat` (the list of nodes), `cut` (where the chain may be cut), `value_names` (names of values and blocks),
-`layer_sums` (sums over layers, run where the layers run), `fold` (equal segments share a block), `expand` (two traced
-repeats at full depth).
+`beside` (sums over layers, run beside them), `fold` (equal segments share a block), `expand` (two traced repeats at
+full depth).
 """
 
 from autoplan.trace.blocks.expand import Run, expand

@@ -18,9 +18,9 @@ from autoplan.ir.graph import (
     buffers_updated,
     map_refs,
 )
+from autoplan.trace.blocks.beside import beside_layers
 from autoplan.trace.blocks.cut import Piece, cut
 from autoplan.trace.blocks.flat import Flat
-from autoplan.trace.blocks.layer_sums import sums_in_layers
 from autoplan.trace.blocks.value_names import block_name, constant_names, stem, unique
 
 COUNTED = ("autoplan.count_valid", "autoplan.count_classes")  # over the whole batch, before its first microbatch
@@ -48,7 +48,7 @@ def fold(flat: Flat) -> Model:
     parameters = frozenset(p.name for p in flat.parameters)
     constants = constant_nodes(flat.nodes, parameters)
     flat, constants = with_named_constants(flat, constants)
-    flat = replace(flat, nodes=sums_in_layers(flat.nodes, flat.tree, constants, parameters, flat.output))
+    flat = replace(flat, nodes=beside_layers(flat.nodes, flat.tree, constants, parameters, flat.output))
     types = types_of(flat)
     blocks: dict[tuple, int] = {}
     made: list[Block] = []

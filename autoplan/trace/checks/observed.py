@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from autoplan.errors import TraceError
-from autoplan.ops.torch_private import is_fake
 from autoplan.trace.batch_binding import Binding, LossFn, WithLoss
 from autoplan.trace.branches import Branches
 from autoplan.trace.checks.drawn import drawing, refused
@@ -113,6 +112,10 @@ def write_assigned(model: nn.Module, held: Mapping[str, torch.Tensor]) -> None:
     for name in (name for name, value in now.items() if id(held.get(name)) in values and value is not held[name]):
         owner, _, key = name.rpartition(".")
         setattr(model.get_submodule(owner), key, held[name])
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "fake_mode")
 
 
 def leaves_of(loss: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from autoplan.errors import AutoplanError, TraceError
-from autoplan.ops.torch_private import is_fake
 from autoplan.trace.capture import capture, in_place_of_torch
-from autoplan.trace.checks.observed import Observed
+from autoplan.trace.checks.observed import Observed, is_fake
 from autoplan.trace.initialise.recipe_check import with_values
 
 MOST, MOST_WORK = 1 << 28, 1 << 38  # elements that forwards are tried on, and times those of the batch

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import Function
 from torch.func import functionalize, vjp
 from torch.fx.experimental.proxy_tensor import make_fx
-
-from autoplan.ops.torch_private import FakeTensorMode
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes  # nowhere public
 
-from autoplan.ops.torch_private import without_modes
 from autoplan.trace.expert_loops.expert_index import Selection, index_like, unshaped
 from autoplan.trace.expert_loops.expert_parts import Part, Product, part_of
 from autoplan.trace.expert_loops.forward_calls import CASTS, PLAIN, SHAPED, Call, Unlike, leaves, plain, result_of
@@ -144,7 +144,7 @@ def one_score(of: Tensor, dims: Sequence[object], tokens: tuple[int, ...], index
 
 def text_between(function: Callable[..., Tensor], products: int, fused: int) -> tuple[str, int]:
     """As ``activation_text``, of what an expert of a loop runs between its products; Unlike where it has no text."""
-    with without_modes():
+    with _disable_current_modes():
         text, halves = activation_text(function, products, fused)
     if text is None:
         raise Unlike("between an expert's products stands more than elementwise functions of them")

@@ -16,10 +16,10 @@ from unittest import mock
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator; no public alias
 
 from autoplan.ir.graph import Argument, DType, Ref
 from autoplan.ir.start import EMPTY, LITERAL, RESTORE, SAVE, SEED, TRUNCATED, Step, View
-from autoplan.ops.torch_private import TorchDispatchMode, tree_leaves, tree_map
 from autoplan.trace.builder import dtype_name
 from autoplan.trace.initialise.generators import Elsewhere, RecordedGenerator
 
@@ -125,7 +125,7 @@ class Recorder(TorchDispatchMode):
         if kwargs.pop("generator", torch.default_generator) is not torch.default_generator:
             self.refused = self.refused or OWN_GENERATOR  # it goes on: how large the model is, is told all the same
         op = str(func)
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        tensors = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         places = {t.device.type for t in tensors} | {torch.device(kwargs.get("device", "cpu")).type}
         if "meta" in places:
             return func(*args, **kwargs)
@@ -188,7 +188,7 @@ class Recorder(TorchDispatchMode):
         out = kwargs.get("out", args[0])
         name = self.name(out)
         random = torch.Tag.nondeterministic_seeded in func.tags
-        rest = [t for t in tree_leaves((args[1:], kwargs)) if isinstance(t, torch.Tensor)]
+        rest = [t for t in torch.utils._pytree.tree_leaves((args[1:], kwargs)) if isinstance(t, torch.Tensor)]
         self.step(op, name, out, args, kwargs, random)
         if random or self.is_hollow(out) or any(self.is_hollow(t) for t in rest):
             self.hollow.add(self.root(name))
@@ -290,7 +290,7 @@ def meta(value: Any) -> Any:
 
 def on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     """The result's shape and dtype; a factory is told to make it on the meta device."""
-    mapped = tree_map(meta, tuple(args))
+    mapped = torch.utils._pytree.tree_map(meta, tuple(args))
     named = {key: meta(value) for key, value in kwargs.items() if key not in PLACEMENT}
     if any(argument.name == "device" for argument in func._schema.arguments):
         named["device"] = torch.device("meta")

@@ -11,7 +11,6 @@ from torch import nn
 from autoplan.errors import InputsError, WeightsError
 from autoplan.ir.start import CONSTRUCTOR, FACTORY, RESETS, InitRecipe, Start
 from autoplan.models.inputs import users_own
-from autoplan.ops.torch_private import tree_leaves
 from autoplan.trace.initialise.constructor_recorder import Recorder, Unrecordable, recording
 from autoplan.trace.initialise.generators import left_alone
 from autoplan.trace.initialise.lifting import lifted
@@ -186,7 +185,7 @@ def on_meta(make: Callable[[], nn.Module]) -> nn.Module | None:
 def keeps_hollow(twin: nn.Module, recorder: Recorder) -> bool:
     """Whether a module keeps a tensor without values that is neither parameter nor buffer: it would be traced so."""
     held = [value for module in twin.modules() for key, value in vars(module).items() if not key.startswith("_")]
-    leaves = tree_leaves(held)
+    leaves = torch.utils._pytree.tree_leaves(held)
     return any(isinstance(leaf, torch.Tensor) and recorder.is_hollow(leaf) for leaf in leaves)
 
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator; no public alias
+from torch.utils._pytree import tree_map  # as above
 
 from autoplan.ir.graph import Argument, Block, DType, Model, Node, Ref, TensorType, Typed
-from autoplan.ops.torch_private import TorchDispatchMode, tree_map
 
 COMPUTE = {
     "fp32": "float32", "fp64": "float32", "bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16-mixed": "float16",

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+# FakeTensorMode is what torch.export itself runs under; torch has no public name for it.
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from autoplan.errors import TraceError
-from autoplan.ops.torch_private import FakeTensorMode
 from autoplan.trace.builder import dtype_name, torch_dtype
 from autoplan.trace.initialise.lifting import plain_tensors
 from autoplan.trace.repeats.per_child import rearranged

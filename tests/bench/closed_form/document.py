@@ -38,8 +38,7 @@ What theirs did otherwise is taken over from a row, as changes of prices (`tests
 - sums of inputs' gradients that run under no product (Megatron-LM until 2022);
 - messages between stages of which each tensor rank sends a part, and that stages wait for; ours sends them whole from
   each rank where the sequence isn't split too, and receives them ahead;
-- in the backward, what runs again: all of a layer (Megatron-LM, whose checkpoint doesn't stop early), nothing but
-  gathers (its sequence parallelism), or every second product
+- in the backward, what runs again: nothing but gathers (Megatron-LM's sequence parallelism), or every second product
   and all that is none (torchtitan);
 - copies by engines of their own, which slow no product (torchtitan's async TP);
 - collectives that cross the host, as NCCL's did before 2.12.
@@ -67,9 +66,9 @@ Why rows are off, the largest first:
 - mpt_fsdp's worst rows are as far off in the closed form: 30B with 8,192 tokens on eight A100s, with 74 GB of 79 taken
   (others as full are not slow), and three more that took 15 to 20% longer than rows beside them. Throughput falls so
   where an allocator gives back and takes anew (mosaicml/composer, pull request 1998); a peak doesn't tell where.
-- mpt_fsdp's rows on h100-sxm and a100-sxm-80gb are priced some 3% too short since what `torch.utils.checkpoint` leaves
-  out is priced: it stops at a layer's last product since torch 2.1, and parameters are gathered twice, not three times.
-  Figures of these devices were fitted before.
+- mpt_fsdp's recomputed rows on h100-sxm and a100-sxm-80gb are priced up to 9% too long:
+  `torch.utils.checkpoint` stops at a layer's last product since torch 2.1, and their parameters are gathered twice, not
+  three times. Our eager programs run so, too; the price has all of the layer again.
 - megatron_core memory's worst row: what its overlapped tensor collectives keep as buffers isn't published."""
 SHOWN = (("matmul", None), ("memory", ("efficiency",)), ("attention", None), ("overhead", None))
 """Sections of a profile that the document lists, and which of their figures (None: all)."""

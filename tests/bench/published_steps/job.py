@@ -20,11 +20,6 @@ ON_FSDP1 = (MPT.name,)
 ADDING = (KORTHIKANTI_STEPS.name,)  # Megatron-LM since early 2022, recalled: no paper says so; the goldens turn it off
 
 
-STOPPING = (MPT.name,)
-"""Trainers that recompute by torch's ``checkpoint(..., use_reentrant=False)``, which stops early: as ours does, and by
-llm-foundry's configurations Composer. Megatron-LM's own and DeepSpeed's run all of a layer again."""
-
-
 class NotPlannable(ValueError):
     """A row that can't be asked of ``parallelize``; the text says why."""
 
@@ -67,7 +62,6 @@ class Job:
     waits    a stage waits for its messages (Megatron-LM until 2023)
     gathers  nothing but what was gathered is made again in the backward (Korthikanti et al. 2022, section 4.2.2)
     seconds  every second product runs again in the backward, and all that is no product (torchtitan's "op")
-    wholly   where it is recomputed in full, all of a layer runs again (Megatron-LM's own checkpoint)
     copied   what the tensor axis sends under products is copied by engines of their own (PyTorch's async TP)
     """
 
@@ -86,7 +80,6 @@ class Job:
     waits: bool = False
     gathers: bool = False
     seconds: bool = False
-    wholly: bool = False
     copied: bool = False
 
 
@@ -95,8 +88,7 @@ def job_of(case: Case) -> Job:
     if case.what != STEP:
         raise NotPlannable("a layer alone was measured, no step")
     job = job_on(case.model, case.recipe, cluster_of(case.topology, case.recipe.relays))
-    table = case.table
-    return replace(job, flat=table in ON_FSDP1, adds=table in ADDING, wholly=table not in STOPPING)
+    return replace(job, flat=case.table in ON_FSDP1, adds=case.table in ADDING)
 
 
 def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:

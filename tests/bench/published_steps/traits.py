@@ -16,7 +16,7 @@ from autoplan.cost.zero_shares import Held
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
-from autoplan.search.block_cost import account, selective
+from autoplan.search.block_cost import selective
 from autoplan.search.block_cost.selective import is_cheap
 from autoplan.search.inter_op import parameter_shares
 from autoplan.search.inter_op.stage_model import StageModel
@@ -43,8 +43,6 @@ def traits(job: Job, model: Model) -> Iterator[None]:
             changed.enter_context(patch.object(StageModel, "ahead", 0))
         if job.copied or job.bare:
             changed.enter_context(patch.object(Prices, "under_products_s", copied_s if job.copied else bare_s))
-        if job.wholly:
-            changed.enter_context(patch.object(account, "left_out", all_runs))
         if job.gathers or job.seconds:
             cheap = every_second(model) if job.seconds else nothing
             changed.enter_context(patch.object(selective, "is_cheap", cheap))
@@ -103,11 +101,6 @@ def copied_s(prices: Prices, collective_s: float, products_s: float) -> float:
 def bare_s(prices: Prices, collective_s: float, products_s: float) -> float:
     """Nothing: what follows waits."""
     return 0.0
-
-
-def all_runs(walk: Any) -> tuple:
-    """What a second forward leaves out: nothing."""
-    return ()
 
 
 def all_again(dataflow: selective.Dataflow, rate: float) -> tuple[frozenset[int], frozenset[int]]:

@@ -6,13 +6,12 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import fields
 
 import pytest
 
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.tables import Placed, Table
-from autoplan.search.tables.place import REPLICATED, Choice, Load, Rates, Traffic, boxes_of, chosen_in, place
+from autoplan.search.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, chosen_in, place
 from tests.support.sampling import sampled
 
 TRAFFIC = Traffic(rows=512, ways=2, itemsize=4)
@@ -35,25 +34,13 @@ def random_rates(seed: int, tables: Sequence[Table]) -> Rates:
     return Rates(*per, most_elements=draw.choice((math.inf, 0.8, 0.6)) * total)
 
 
-def total(traffic: Traffic, tables: Sequence[Table], chosen: Sequence[Choice]) -> list[Load]:
-    """Of each device under choices for all tables."""
-    each = [traffic.loads(table, choice) for table, choice in zip(tables, chosen, strict=True)]
-    names = [field.name for field in fields(Load)]
-    return [Load(*(sum(getattr(loads[m], name) for loads in each) for name in names)) for m in range(traffic.ways)]
-
-
-def seconds_of(rates: Rates, loads: Sequence[Load]) -> float:
-    """Each figure costs what the fullest device takes."""
-    return sum(rate * max(getattr(load, name) for load in loads) for name, rate in rates.each.items())
-
-
 def quickest(tables: Sequence[Table], traffic: Traffic, rates: Rates) -> float:
     """The least seconds of all choices that fit, each tried."""
     seconds = [math.inf]
     for chosen in itertools.product(*map(traffic.choices, tables)):
-        loads = total(traffic, tables, chosen)
+        loads = traffic.total(tables, chosen)
         if max(load.elements for load in loads) <= rates.most_elements:
-            seconds.append(seconds_of(rates, loads))
+            seconds.append(rates.seconds(loads))
     return min(seconds)
 
 
@@ -68,9 +55,9 @@ def test_no_assignment_is_quicker(seed: int) -> None:
             place(tables, traffic, rates)
         return
     chosen = place(tables, traffic, rates)
-    loads = total(traffic, tables, chosen)
+    loads = traffic.total(tables, chosen)
     assert max(load.elements for load in loads) <= rates.most_elements * (1 + 1e-9)
-    assert seconds_of(rates, loads) <= least_s * (1 + 1e-3)
+    assert rates.seconds(loads) <= least_s * (1 + 1e-3)
 
 
 def test_tables_that_fit_nowhere_are_refused() -> None:

@@ -18,12 +18,11 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from autoplan.ir.tables import Box, Cached, Placed
-from autoplan.ops.torch_private import is_fake
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.looked_up import BoxGradient, distinct, rows_of
 from autoplan.runtime.ops.embedding.ranges import check_tables
-from autoplan.runtime.row_cache import BoxCache, cache_of
+from autoplan.runtime.row_cache import BoxCache, cache_of, is_fake
 
 ALONE = MeshAxis("", 1, 0)
 

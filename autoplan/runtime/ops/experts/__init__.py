@@ -2,5 +2,5 @@
 
 Order: `capacity` (the choices that experts take), `own_experts` (all experts, or a rank's own), `dispatch` (tokens
 sent and returned), `routed` (experts over ranks),
-`overlapped_exchange` (the same in three calls, between which others are computed).
+`beside_shared` (the same in three calls, between which others are computed).
 """

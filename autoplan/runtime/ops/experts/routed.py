@@ -25,7 +25,7 @@ from torch import Tensor
 
 from autoplan.ops.experts.activation import value_and_made
 from autoplan.ops.experts.few_sizes import counted
-from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient, without_values
+from autoplan.ops.experts.gradient import Plain, as_rows, register_gradient
 from autoplan.ops.experts.grouped import Inside, Weights, cast, kept_like
 from autoplan.ops.experts.mixture import OPERANDS, SETTINGS, kept_of, names_of, run_backward_of_rows, run_forward
 from autoplan.rules.nn.expert_capacity import rows_sent
@@ -181,7 +181,6 @@ def run_back(
 
 _routed = torch.library.custom_op("autoplan::routed_experts", run, mutates_args=(), schema=SCHEMA)
 _backward = torch.library.custom_op("autoplan::routed_experts_backward", run_back, mutates_args=(), schema=BACKWARD)
-_backward.register_fake(without_values)
 register_gradient(_routed, torch.ops.autoplan.routed_experts_backward)
 
 
@@ -205,3 +204,11 @@ def _(
             kept.append(hidden.new_empty(sizes[1], width))
             kept += kept_like(sizes[2], hidden, index.to(torch.int32), wide, weights, function, complete=not rows)
     return result, kept
+
+
+@_backward.register_fake
+def _(
+    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
+    biases: Sequence[Tensor], *_: object,
+) -> list[Tensor]:  # fmt: skip
+    return [torch.empty_like(t) for t in (hidden, scores, down, *first, *biases)]

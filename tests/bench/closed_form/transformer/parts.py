@@ -24,13 +24,13 @@ def layer_parts(model: Transformer, recipe: Recipe, topology: Topology) -> tuple
     if not model.experts:
         return (dense,)
     ranks = recipe.tensor * recipe.context * recipe.data
-    path = replace(topology, relays=recipe.relays).axis(recipe.expert, ranks // recipe.expert)
+    path = topology.axis(recipe.expert, ranks // recipe.expert, recipe.relays)
     return dense, Part(model.expert_parameters / recipe.expert, path)
 
 
 def replicas(recipe: Recipe, topology: Topology) -> LinkPath:
     """The links between ranks that hold the same parameters: the context and data axes."""
-    return replace(topology, relays=recipe.relays).axis(recipe.tensor, recipe.context * recipe.data)
+    return topology.axis(recipe.tensor, recipe.context * recipe.data, recipe.relays)
 
 
 def stage_parts(model: Transformer, recipe: Recipe, topology: Topology) -> tuple[Part, ...]:

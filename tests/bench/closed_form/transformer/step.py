@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cost_models.arithmetic import Number, maximum
 from cost_models.collective import (
@@ -127,7 +127,7 @@ def axis_path(recipe: Recipe, topology: Topology, axis: str) -> LinkPath:
     sizes = {"tensor": recipe.tensor, "context": recipe.context, "data": recipe.data, "pipeline": recipe.pipeline}
     names = list(sizes)
     stride = math.prod(sizes[name] for name in names[: names.index(axis)])
-    return replace(topology, relays=recipe.relays).axis(stride, sizes[axis])
+    return topology.axis(stride, sizes[axis], recipe.relays)
 
 
 # -- a layer ----------------------------------------------------------------------------------------------------------

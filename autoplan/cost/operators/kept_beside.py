@@ -20,7 +20,7 @@ from autoplan.rules.strategies import Strategy
 from cost_models.hardware import Device
 
 
-def intermediate_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
+def bytes_beside(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
     """On one rank, in one microbatch; 0 where no gradient goes back. Of a mixture's activation nothing."""
     if not operator.result_carries:
         return 0.0

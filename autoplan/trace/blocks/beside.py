@@ -13,7 +13,7 @@ from autoplan.trace.blocks.cut import HEAVY, Alive, is_repeat, unit_of
 from autoplan.trace.blocks.flat import Tree
 
 
-def sums_in_layers(
+def beside_layers(
     nodes: Sequence[Node], tree: Tree, constants: Collection[str], parameters: frozenset[str], output: str
 ) -> tuple[Node, ...]:
     """The nodes, in another order where less is passed on between layers for it."""

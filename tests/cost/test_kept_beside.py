@@ -8,7 +8,7 @@ import pytest
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cost import Operator, operators_of
-from autoplan.cost.operators.intermediates import (
+from autoplan.cost.operators.kept_beside import (
     activated_again,
     activated_bytes,
     mixture_bytes,
